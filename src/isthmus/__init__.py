@@ -12,7 +12,7 @@ from isthmus._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from isthmus.benchmarks.report.report import BenchmarkReport as BenchmarkReport
-    from isthmus.benchmarks.report.report import benchmark_report as benchmark_report
+    from isthmus.benchmarks.report.report import report as report
     from isthmus.benchmarks.runner.run import benchmark as benchmark
     from isthmus.collections.spec import open_collection as open_collection
     from isthmus.collections.spec import open_corpus as open_corpus
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from isthmus.workflows.rerun import rerun as rerun
 
 _HOMES = {
-    "isthmus.benchmarks.report.report": ["BenchmarkReport", "benchmark_report"],
+    "isthmus.benchmarks.report.report": ["BenchmarkReport", "report"],
     "isthmus.benchmarks.runner.run": ["benchmark"],
     "isthmus.collections.spec": ["open_collection", "open_corpus"],
     "isthmus.encoders.encoder": ["Encoder"],

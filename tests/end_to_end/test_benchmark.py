@@ -1,4 +1,4 @@
-"""A benchmark, killed and continued, with cells brought back, failed ones, and new seeds."""
+"""A benchmark, killed and continued, with runs brought back, failed ones, and new seeds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def protocol(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     values: dict[str, Any] = {
         "base": {"model": str(model)},
         "collections": {"made": {"spec": "beir:{data}"}},
-        "starts": {"none": {}, "bow": {"recipe": "bow"}},
-        "kinds": {"dense": {"recipe": "dense"}},
+        "methods": {"none": {}, "bow": {"recipe": "bow"}},
+        "retrievers": {"dense": {"recipe": "dense"}},
         "tasks": {
             "few": {"collection": "made", "queries": 8},
-            "as-it-is": {"collection": "made", "finetune": False, "starts": ["bow"]},
+            "as-it-is": {"collection": "made", "finetune": False, "methods": ["bow"]},
         },
         "pretraining": {"max_length": 16, "probes": {"documents": 0}, "training": _TRAINING},
         "finetuning": {
@@ -62,11 +62,9 @@ def words(protocol: Path, data: Path, folder: Path) -> list[str]:
 
 
 def table(folder: Path) -> dict[str, Any]:
-    """All that cells found, without what it took."""
-    cells = [json.loads(file.read_text()) for file in sorted((folder / "cells").iterdir())]
-    return {
-        f"{one['cell']}": [one[key] for key in ("status", "tests", "settings")] for one in cells
-    }
+    """All that runs found, without what it took."""
+    runs = [json.loads(file.read_text()) for file in sorted((folder / "runs").iterdir())]
+    return {f"{one['run']}": [one[key] for key in ("status", "tests", "settings")] for one in runs}
 
 
 def test_killed_it_ends_with_the_same_table(
@@ -78,29 +76,29 @@ def test_killed_it_ends_with_the_same_table(
     commands.succeed(*command)
     assert table(folder) == table(whole)
     assert len(table(folder)) == 3
-    # What no cell needs any more is not kept.
+    # What no run needs any more is not kept.
     assert not list((folder / "models").iterdir())
     assert not list((folder / "work").iterdir())
 
 
-def test_cells_brought_back_count_and_seeds_added_later_run_alone(
+def test_runs_brought_back_count_and_seeds_added_later_run_alone(
     commands: Any, whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "benchmark"
-    shutil.copytree(whole / "cells", folder / "cells")
-    before = {file: file.stat().st_mtime_ns for file in (folder / "cells").iterdir()}
+    shutil.copytree(whole / "runs", folder / "runs")
+    before = {file: file.stat().st_mtime_ns for file in (folder / "runs").iterdir()}
     said = run(commands, protocol, judged, folder, "--set", "seeds.finetuning=[1,2]")
     assert "5 done, 0 left, 0 failed" in said
     assert before == {file: file.stat().st_mtime_ns for file in before}
-    new = {file.name for file in (folder / "cells").iterdir()} - {file.name for file in before}
+    new = {file.name for file in (folder / "runs").iterdir()} - {file.name for file in before}
     assert new == {"few.dense.none.p1.f2.json", "few.dense.bow.p1.f2.json"}
 
 
-def test_a_cell_of_other_settings_is_never_mixed_in(
+def test_a_run_of_other_settings_is_never_mixed_in(
     commands: Any, whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "benchmark"
-    shutil.copytree(whole / "cells", folder / "cells")
+    shutil.copytree(whole / "runs", folder / "runs")
     result = commands.run(
         *words(protocol, judged, folder), "--set", "finetuning.training.learning_rate=1e-3"
     )
@@ -108,7 +106,7 @@ def test_a_cell_of_other_settings_is_never_mixed_in(
     assert "was made with other settings or data: fine-tuning" in result.stderr
 
 
-def test_a_cell_that_fails_has_its_reason_and_the_others_go_on(
+def test_a_run_that_fails_has_its_reason_and_the_others_go_on(
     commands: Any, whole: Path, protocol: Path, judged: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "benchmark"
@@ -118,17 +116,17 @@ def test_a_cell_that_fails_has_its_reason_and_the_others_go_on(
     (broken / "config.json").write_text("{}")
     result = commands.run(
         *words(protocol, judged, folder),
-        "--set", f"starts={{none: {{}}, broken: {{model: {broken}, recipe: bow}}}}",
+        "--set", f"methods={{none: {{}}, broken: {{model: {broken}, recipe: bow}}}}",
         "--set", "tasks={few: {collection: made, queries: 8}}",
     )  # fmt: skip
     assert result.returncode == 1
     assert "1 done, 0 left, 1 failed" in result.stdout
-    failed = json.loads((folder / "cells" / "few.dense.broken.p1.f1.json").read_text())
+    failed = json.loads((folder / "runs" / "few.dense.broken.p1.f1.json").read_text())
     assert failed["status"] == "failed"
     assert str(broken) in failed["reason"]
     report = (folder / "report" / "report.md").read_text(encoding="utf-8")
-    assert "1 of 2 cells are done, 1 failed" in report
+    assert "1 of 2 runs are done, 1 failed" in report
     assert str(broken) in report
     same = table(whole).keys() & table(folder).keys()
-    assert [table(folder)[cell] for cell in same] == [table(whole)[cell] for cell in same]
+    assert [table(folder)[run] for run in same] == [table(whole)[run] for run in same]
     assert same

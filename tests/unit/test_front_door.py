@@ -26,7 +26,7 @@ COMMANDS: dict[str, Any] = {
     },
 }
 FUNCTIONS = {
-    "benchmark report": "benchmark_report",
+    "benchmark report": "report",
     "benchmark run": "benchmark",
 }
 # `with` is a word of Python's; what can be given several times is a plural in Python.

@@ -16,25 +16,27 @@ Protocol = Annotated[
     str, typer.Argument(help="A shipped protocol (`isthmus list protocols`) or a YAML file's path.")
 ]
 Results = Annotated[
-    str, typer.Option(help="The folder of results; what lies there already is not run again.")
+    str, typer.Option(help="Folder of results; what is there already is not run again.")
 ]
 Data = Annotated[
     str | None, typer.Option(help="The folder that {data} in the protocol stands for.")
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(help="Processes side by side. The default: six per GPU, else one; 0: this one."),
+    typer.Option(
+        help="Number of worker processes (default: 6 per GPU, 1 without; 0 runs in this process)."
+    ),
 ]
 TimeLimit = Annotated[
     float | None,
-    typer.Option(help="Seconds after which nothing runs any more; a second call goes on."),
+    typer.Option(help="Seconds after which nothing runs any more; the same command resumes."),
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option(help="Cells or models by name or pattern, 'TASK.dense.*'. Repeatable."),
+    typer.Option(help="Runs or models by name or pattern, 'TASK.dense.*'. Repeatable."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything and print what would be run.")
+    bool, typer.Option("--dry-run", help="Print missing data, then the jobs, and run nothing.")
 ]
 
 app = typer.Typer(cls=Group, no_args_is_help=True)
@@ -42,7 +44,7 @@ app = typer.Typer(cls=Group, no_args_is_help=True)
 
 @app.callback()
 def benchmark() -> None:
-    """Compare starting points under one protocol, and report what was found.
+    """Compare pre-training methods under one protocol, and report what was found.
 
     Example: isthmus benchmark run pretraining-small --data data --output runs/benchmark
     """
@@ -62,13 +64,13 @@ def run(
         list[str] | None, settings_option("benchmark run", "seeds.finetuning=[1,2,3]")
     ] = None,
 ) -> None:
-    """Run every cell of a protocol: starting points x encoder kinds x tasks x seeds.
+    """Run every run of a protocol: pre-training methods x retrievers x tasks x seeds.
 
-    Every start is pre-trained at equal tokens from one base, fine-tuned in the same way, and
-    tested on the queries of its own collection and of others; results lie in OUTPUT/cells, one
-    small file per cell. Killed, stopped or on another machine, the same command goes on: cells
-    brought back into OUTPUT/cells count as done where settings and data agree. A cell that fails
-    has its reason in its file, and the others go on.
+    Every method is pre-trained at equal tokens from one base, fine-tuned in the same way, and
+    tested on the queries of its own collection and of others. Results are in OUTPUT/runs, one small
+    file per run. Killed, stopped or on another machine, the same command resumes: results copied
+    into OUTPUT/runs count as done where settings and data agree. A run that fails has its reason in
+    its file, and the others continue.
 
     Example: isthmus benchmark run pretraining-small --data data --output runs/benchmark
     --workers 8 --time-limit 1500; isthmus benchmark run pretraining-small --data data --output
@@ -89,7 +91,7 @@ def run(
             f"{outcome.folder}: {outcome.done} done, {outcome.left} left, "
             f"{len(outcome.failed)} failed"
         )
-    if outcome.failed:
+    if outcome.failed or outcome.missing:
         raise typer.Exit(1)
 
 
@@ -102,23 +104,25 @@ def report(
     ],
     output: Annotated[
         str | None,
-        typer.Option(help="The folder to write. The default: FOLDER/report. Replaces a report."),
+        typer.Option(
+            help="Folder to write (default: FOLDER/report); an earlier report is replaced."
+        ),
     ] = None,
     settings: Annotated[list[str] | None, settings_option("benchmark report", "alpha=0.01")] = None,
 ) -> None:
-    """Tables, tests, plots and a verdict per claim, from the cells that are done so far.
+    """Tables, tests, plots and a verdict per claim, from the runs that are done so far.
 
-    Writes report.html (one page that needs nothing else), report.md, report.tex, report.json, and
-    results.parquet, of which the report can be made again.
-    Letters and verdicts are by t-tests over queries and pre-training seeds together, corrected
-    (Holm) over a whole table; cells that are missing or failed are shown as such.
+    Writes report.html (one page that needs nothing else), report.md, report.json, and
+    results.parquet, from which the report can be made again. Letters and verdicts are by t-tests
+    over queries and pre-training seeds together, corrected (Holm) over a whole table. Runs that are
+    missing or failed are shown as such.
 
     Example: isthmus benchmark report runs/benchmark; isthmus benchmark report runs/benchmark
     --output docs/results/benchmark --set smallest_effect=0.01
     """
     from rich.console import Console
 
-    found = isthmus.benchmark_report(folder, output, settings=settings)
+    found = isthmus.report(folder, output, settings=settings)
     console = Console()
     if not console.is_terminal:  # in a file, a row is a line
         console = Console(width=max(console.width, _WIDE))

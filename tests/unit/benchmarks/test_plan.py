@@ -13,7 +13,7 @@ from isthmus.benchmarks.protocol.plan import Plan, Step
 from isthmus.benchmarks.protocol.settings import Protocol, read_protocol
 from isthmus.benchmarks.runner.run import benchmark
 from isthmus.benchmarks.runner.schedule import Schedule
-from isthmus.benchmarks.runner.steps import Place
+from isthmus.benchmarks.runner.steps import RunFolder
 from isthmus.config import find_recipe, shipped_recipes
 from isthmus.errors import InputError, SettingsError
 
@@ -30,8 +30,8 @@ def values_in(folder: Path) -> dict[str, Any]:
         "data": str(folder),
         "base": {"texts": ["jsonl:{data}/texts.jsonl"]},
         "collections": {"made": {"spec": "beir:{data}/made"}},
-        "starts": {"none": {}, "mlm": {"recipe": "mlm"}, "bow": {"recipe": "bow"}},
-        "kinds": {"dense": {"recipe": "dense"}, "sparse": {"recipe": "splade"}},
+        "methods": {"none": {}, "mlm": {"recipe": "mlm"}, "bow": {"recipe": "bow"}},
+        "retrievers": {"dense": {"recipe": "dense"}, "sparse": {"recipe": "splade"}},
         "tasks": {"all": {"collection": "made"}, "few": {"collection": "made", "queries": 1}},
         "pretraining": _STEPS,
         "seeds": {"pretraining": [1, 2], "finetuning": [1, 2]},
@@ -42,11 +42,11 @@ def plan(values: dict[str, Any]) -> Plan:
     return Plan(Protocol.parse(values, where="test"))
 
 
-def test_cells_share_what_they_have_in_common(tmp_path: Path) -> None:
+def test_runs_share_what_they_have_in_common(tmp_path: Path) -> None:
     values = values_in(tmp_path)
     steps = plan(values).steps
     works = [step.work for step in steps.values()]
-    assert works.count("cell") == 3 * 2 * 2 * 2 * 2
+    assert works.count("run") == 3 * 2 * 2 * 2 * 2
     assert [name for name in steps if name.startswith("pretrain")] == [
         "pretrain/mlm/made/p1", "pretrain/bow/made/p1",
         "pretrain/mlm/made/p2", "pretrain/bow/made/p2",
@@ -54,7 +54,7 @@ def test_cells_share_what_they_have_in_common(tmp_path: Path) -> None:
     assert works.count("base") == 1
     assert steps["few.dense.bow.p2.f1"].needs == ("pretrain/bow/made/p2",)
     assert steps["few.dense.none.p2.f1"].needs == ("base",)
-    seeds = {s.values["training"]["seed"] for s in steps.values() if s.cell is not None}
+    seeds = {s.values["training"]["seed"] for s in steps.values() if s.run is not None}
     assert len(seeds) == 4  # the same for all starts, others for every pair
 
 
@@ -63,10 +63,10 @@ def test_a_task_may_have_seeds_of_its_own(tmp_path: Path) -> None:
     values["tasks"]["few"]["seeds"] = {"pretraining": [2, 3]}
     values["tasks"]["as-it-is"] = {"collection": "made", "finetune": False}
     steps = plan(values).steps
-    cells = [step.cell for step in steps.values() if step.cell]
+    runs = [step.run for step in steps.values() if step.run]
     pairs = {
         task: list(
-            dict.fromkeys((c.pretraining_seed, c.finetuning_seed) for c in cells if c.task == task)
+            dict.fromkeys((c.pretraining_seed, c.finetuning_seed) for c in runs if c.task == task)
         )
         for task in values["tasks"]
     }
@@ -75,11 +75,13 @@ def test_a_task_may_have_seeds_of_its_own(tmp_path: Path) -> None:
         "few": [(2, 1), (3, 1)],
         "as-it-is": [(1, 1), (2, 1)],
     }
-    made = {s.cell.kind: s.encoder for s in steps.values() if s.cell and s.cell.task == "as-it-is"}
+    made = {
+        s.run.retriever: s.encoder for s in steps.values() if s.run and s.run.task == "as-it-is"
+    }
     assert made == {"dense": "dense", "sparse": "sparse"}
     assert steps["as-it-is.dense.bow.p1.f1"].digest != steps["as-it-is.sparse.bow.p1.f1"].digest
     # Seed by seed, so that what is done at any moment is a whole table of fewer seeds.
-    assert [c.pretraining_seed for c in cells] == sorted(c.pretraining_seed for c in cells)
+    assert [c.pretraining_seed for c in runs] == sorted(c.pretraining_seed for c in runs)
 
 
 def test_collections_of_one_corpus_pre_train_by_their_own_settings(tmp_path: Path) -> None:
@@ -90,12 +92,12 @@ def test_collections_of_one_corpus_pre_train_by_their_own_settings(tmp_path: Pat
     changed = {
         "collections": {"made": made, "longer": longer},
         "tasks": tasks,
-        "starts": {"mlm": {"recipe": "mlm"}, "far": {"recipe": "mlm", "corpus": "longer"}},
+        "methods": {"mlm": {"recipe": "mlm"}, "far": {"recipe": "mlm", "corpus": "longer"}},
         "equal_tokens": False,
     }
     steps = plan({**values, **changed}).steps
     lengths = {
-        (task, start): steps[steps[f"{task}.dense.{start}.p1.f1"].start].values["training"]
+        (task, start): steps[steps[f"{task}.dense.{start}.p1.f1"].model].values["training"]
         for task in tasks
         for start in ("mlm", "far")
     }
@@ -104,24 +106,24 @@ def test_collections_of_one_corpus_pre_train_by_their_own_settings(tmp_path: Pat
     }  # fmt: skip
 
 
-def test_a_digest_changes_with_what_a_cell_depends_on(tmp_path: Path) -> None:
+def test_a_digest_changes_with_what_a_run_depends_on(tmp_path: Path) -> None:
     values = values_in(tmp_path)
     before = plan(values).steps
 
     def changed(**more: Any) -> set[str]:
         after = plan({**values, **more}).steps
         return {
-            f"{s.cell.start} {s.cell.kind}"
+            f"{s.run.method} {s.run.retriever}"
             for name, s in before.items()
-            if s.cell is not None and after[name].digest != s.digest
+            if s.run is not None and after[name].digest != s.digest
         }
 
-    everything = {f"{start} {kind}" for start in values["starts"] for kind in values["kinds"]}
+    everything = {f"{start} {kind}" for start in values["methods"] for kind in values["retrievers"]}
     assert changed(pretraining={**_STEPS, "training.learning_rate": 0.5}) == {
         "mlm dense", "mlm sparse", "bow dense", "bow sparse",
     }  # fmt: skip
     sparse = {"recipe": "splade", "settings": {"temperature": 2.0}}
-    assert changed(kinds={**values["kinds"], "sparse": sparse}) == {
+    assert changed(retrievers={**values["retrievers"], "sparse": sparse}) == {
         "none sparse", "mlm sparse", "bow sparse",
     }  # fmt: skip
     assert changed(measures=["AP"]) == everything
@@ -135,21 +137,21 @@ def test_a_digest_changes_with_what_a_cell_depends_on(tmp_path: Path) -> None:
 
 def test_unequal_budgets_are_refused(tmp_path: Path) -> None:
     values = values_in(tmp_path)
-    starts = {**values["starts"], "cotmae": {"recipe": "cotmae", "settings": {"view.span": 16}}}
+    starts = {**values["methods"], "cotmae": {"recipe": "cotmae", "settings": {"view.span": 16}}}
     with pytest.raises(SettingsError, match=r"'cotmae' reads 256 tokens .* 'mlm' 128"):
-        plan({**values, "starts": starts})
-    plan({**values, "starts": starts, "equal_tokens": False})
+        plan({**values, "methods": starts})
+    plan({**values, "methods": starts, "equal_tokens": False})
     starts["cotmae"]["settings"]["training.per_device_train_batch_size"] = 2
-    plan({**values, "starts": starts})
+    plan({**values, "methods": starts})
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
         ("tasks", {"all": {"collection": "mad"}}, "tasks.all.collection names 'mad'"),
-        ("starts", {"bow": {"recipe": "bwo"}}, "there is no recipe named 'bwo'"),
-        ("starts", {"Bow": {}}, "'Bow' is no name"),
-        ("starts", {"a": {"recipe": "bow", "after": "a"}}, "starts.a goes on from itself"),
+        ("methods", {"bow": {"recipe": "bwo"}}, "there is no recipe named 'bwo'"),
+        ("methods", {"Bow": {}}, "'Bow' becomes part of file names"),
+        ("methods", {"a": {"recipe": "bow", "after": "a"}}, "methods.a comes after itself"),
         ("measures", ["RR@ten"], "not the name of a measure"),
         ("measures", ["RR@10", "AP", "MRR@10"], "'MRR@10' is the same measure as 'RR@10'"),
         ("measures", ["RR@10", "R@1000"], "'R@1000' looks at more than the 100 documents"),
@@ -168,7 +170,7 @@ def test_unequal_budgets_are_refused(tmp_path: Path) -> None:
         ),
         ("finetuning", {"development": {"split": "test"}}, "is tested, but training uses it too"),
         (
-            "kinds",
+            "retrievers",
             {"dense": {"recipe": "dense", "settings": {"encoder": "cross"}}},
             "encoder = 'cross' makes no retriever",
         ),
@@ -196,22 +198,26 @@ def test_what_cannot_work_is_refused_before_anything_is_run(
         plan({**values, path: value})
 
 
-def test_a_dry_run_prints_the_steps_and_then_refuses_what_is_not_here(
+def test_a_dry_run_prints_what_is_missing_and_then_the_jobs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     values = values_in(tmp_path)
     file, output = tmp_path / "mine.yaml", tmp_path / "output"
     file.write_text(json.dumps({"verb": "benchmark run", "settings": values}))
     outcome = benchmark(str(file), output, dry_run=True)
-    steps = capsys.readouterr().out
-    assert "few.dense.none.p1.f1: about" in steps
-    assert f"0 cells are done, {outcome.left} are left" in steps
+    jobs = capsys.readouterr().out
+    assert "few.dense.none.p1.f1, after base" in jobs
+    assert f"runs: 0 done, {outcome.left} left" in jobs
+    assert not outcome.missing
     (tmp_path / "texts.jsonl").unlink()
+    outcome = benchmark(str(file), output, dry_run=True)
+    assert [*outcome.missing] == [f"jsonl:{tmp_path}/texts.jsonl"]
+    first, said = capsys.readouterr().out.split("\n", 1)
+    assert first == "missing:"
+    assert said.endswith(jobs)
     with pytest.raises(InputError, match="1 of the data and models") as refused:
-        benchmark(str(file), output, dry_run=True)
+        benchmark(str(file), output)
     assert f"jsonl:{tmp_path}/texts.jsonl" in refused.value.what
-    assert "--data FOLDER" in refused.value.fix
-    assert capsys.readouterr().out == steps
     assert not output.exists()
 
 
@@ -225,7 +231,7 @@ def test_answers_alone_are_not_measured_by_judgements(tmp_path: Path) -> None:
     given = {**values, "collections": {"made": asked}, "tasks": tasks}
     protocol = Protocol.parse(given, where="test")
     with pytest.raises(SettingsError, match="'RR@10' needs judgements") as refused:
-        Plan(protocol, only_looked_at=True)
+        Plan(protocol)
     assert "collections.made: measures" in refused.value.what
     plan({**given, "measures": ["Answer@5"]})
 
@@ -234,23 +240,22 @@ def test_answers_alone_are_not_measured_by_judgements(tmp_path: Path) -> None:
 def test_shipped_protocols_can_be_run(name: str, tmp_path: Path) -> None:
     protocol = Protocol.given(None, None, name)
     home = find_recipe(name, Protocol.verb).file
-    found = Plan(protocol, home, only_looked_at=True)
-    assert any(step.cell is not None for step in found.steps.values())
+    found = Plan(protocol, home)
+    assert any(step.run is not None for step in found.steps.values())
     for table in protocol.expected:
-        assert table.kind in protocol.kinds
+        assert table.retriever in protocol.retrievers
         assert table.task in protocol.tasks
         for value in table.values() if protocol.scale == "paper" else ():
             assert value.collection in protocol.collections
             assert value.measure in protocol.measures
-    known = {value.start for table in protocol.expected for value in table.values()}
-    assert not protocol.expected or known & protocol.starts.keys()
+    known = {value.method for table in protocol.expected for value in table.values()}
+    assert not protocol.expected or known & protocol.methods.keys()
 
 
-def test_a_failed_model_fails_all_cells_that_need_it_and_no_other(tmp_path: Path) -> None:
+def test_a_failed_model_fails_all_runs_that_need_it_and_no_other(tmp_path: Path) -> None:
     values = values_in(tmp_path)
     made = plan(values)
-    models = {name: step.folder for name, step in made.steps.items() if step.cell is None}
-    schedule = Schedule(made, made.chosen(["few.dense.*.p1.f1"]), Place(tmp_path, models))
+    schedule = Schedule(made, made.chosen(["few.dense.*.p1.f1"]), RunFolder.of(made, tmp_path))
     assert list(schedule.waiting) == [
         "base", "pretrain/mlm/made/p1", "pretrain/bow/made/p1",
         "few.dense.none.p1.f1", "few.dense.mlm.p1.f1", "few.dense.bow.p1.f1",
@@ -264,14 +269,13 @@ def test_a_failed_model_fails_all_cells_that_need_it_and_no_other(tmp_path: Path
     assert again == ["pretrain/bow/made/p1", "few.dense.none.p1.f1", "pretrain/mlm/made/p1"]
     assert not schedule.fail(mlm, "no memory")
     assert schedule.failed.keys() == {"pretrain/mlm/made/p1", "few.dense.mlm.p1.f1"}
-    row = json.loads((tmp_path / "cells" / "few.dense.mlm.p1.f1.json").read_text())
+    row = json.loads((tmp_path / "runs" / "few.dense.mlm.p1.f1.json").read_text())
     assert (row["status"], row["reason"]) == ("failed", "pretrain/mlm/made/p1: no memory")
     assert list(schedule.waiting) == ["few.dense.bow.p1.f1"]
 
 
 def scheduled(made: Plan, folder: Path) -> Schedule:
-    models = {name: step.folder for name, step in made.steps.items() if step.cell is None}
-    return Schedule(made, made.chosen([]), Place(folder, models))
+    return Schedule(made, made.chosen([]), RunFolder.of(made, folder))
 
 
 _MADE = {"made": {"RR@10": {"q": 1.0}}}
@@ -281,35 +285,34 @@ _MADE = {"made": {"RR@10": {"q": 1.0}}}
     ("tests", "cost", "message"),
     [
         ({}, {}, "no scores at all"),
-        ({"other": _MADE["made"]}, {}, "RR@10 of made are not there"),
         ({"made": {"RR@10": {}}}, {}, "is damaged: tests.made"),
         ({"made": {"RR@10": {"q": float("inf")}}}, {}, "is damaged: tests.made = inf"),
         (_MADE, {"index_bytes": -1.0}, "is damaged: cost.index_bytes = -1.0"),
         (_MADE, {}, ""),
     ],
 )
-def test_a_cell_without_the_scores_of_its_tests_is_refused(
+def test_a_run_without_the_scores_of_its_tests_is_refused(
     tests: dict[str, Any], cost: dict[str, float], message: str,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     values = values_in(tmp_path)
     made = plan({**values, "measures": ["MRR@10"]})  # which is written as RR@10
     step = made.steps["few.dense.none.p1.f1"]
-    assert step.cell is not None
+    assert step.run is not None
     result = {
-        "cell": step.cell.model_dump(), "status": "done", "settings": step.digest, "cost": cost,
+        "run": step.run.model_dump(), "status": "done", "settings": step.digest, "cost": cost,
         "tests": {
             name: {"measures": dict.fromkeys(scores, 1.0), "per_query": scores}
             for name, scores in tests.items()
         },
     }  # fmt: skip
-    file = step.cell.file(tmp_path)
+    file = step.run.file(tmp_path)
     file.parent.mkdir()
     file.write_text(json.dumps(result))
     if message:
         with pytest.raises(InputError, match=message) as refused:
             scheduled(made, tmp_path)
-        assert refused.value.fix == "remove the file: it is made again"
+        assert refused.value.fix == "remove the file: the run is repeated"
     else:
         assert step.name in scheduled(made, tmp_path).done
 
@@ -320,23 +323,23 @@ def taken(schedule: Schedule) -> Step:
     return step
 
 
-_CLAIM = {"statement": "it helps", "higher": {"starts": ["bow"]}, "lower": {"starts": ["mlm"]}}
-_TABLE = {"paper": "p", "table": "1", "kind": "dense", "task": "all", "rows": {"bow": [0.1, None]},
-          "columns": ["made RR@10", "far RR@10"]}  # fmt: skip
+_CLAIM = {"statement": "it helps", "higher": {"methods": ["bow"]}, "lower": {"methods": ["mlm"]}}
+_TABLE = {"paper": "p", "table": "1", "retriever": "dense", "task": "all",
+          "rows": {"bow": [0.1, None]}, "columns": ["made RR@10", "far RR@10"]}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         ({"claims": {"c": {**_CLAIM, "measure": "RR@5"}}}, "claims.c.measure names 'RR@5'"),
-        ({"expected": [{**_TABLE, "kind": "danse"}]}, "expected.0.kind names 'danse'"),
+        ({"expected": [{**_TABLE, "retriever": "danse"}]}, "expected.0.retriever names 'danse'"),
         (
             {"expected": [{**_TABLE, "rows": {"bow": [None, 0.1]}}], "scale": "paper"},
             "expected.0.columns names 'far'",
         ),
     ],
 )
-def test_claims_and_tables_that_the_cells_cannot_answer_are_refused(
+def test_claims_and_tables_that_the_runs_cannot_answer_are_refused(
     more: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     values = values_in(tmp_path)

@@ -37,7 +37,7 @@ RECIPES = {
 # What of a protocol changes what is trained, by the path of the setting.
 TRAINS = re.compile(
     r"(base\.settings|pretraining|finetuning|seeds|collections\.[^.]+\.pretraining"
-    r"|(kinds|starts|tasks)\.[^.]+\.(settings|finetuning|teacher|queries))(\.|$)"
+    r"|(retrievers|methods|tasks)\.[^.]+\.(settings|finetuning|teacher|queries))(\.|$)"
 )
 # How fast it goes and what is kept, which changes nothing that is learnt.
 WITHOUT_EFFECT = {

@@ -1,1 +1,1 @@
-"""Protocols: which starting points are compared, how, on what, and what a cell's result holds."""
+"""Protocols: which methods are compared, how, on what, and what the result of a run holds."""

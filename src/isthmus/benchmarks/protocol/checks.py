@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.query_scores import check_measures, counts_answers
 from isthmus.finetuning.development import development_split, is_test
 from isthmus.finetuning.kinds._base import KINDS
-from isthmus.finetuning.resolved import outside
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split
 
@@ -23,7 +22,7 @@ _TWO_TEXTS = ("neighbours",)  # views that show two spans of a document
 def tokens_of(values: Mapping[str, Any]) -> float:
     """The tokens that a pre-training reads at most; without a number of steps, per document.
 
-    Texts are counted at full length: which of them are shorter is the same for all starts.
+    Texts are counted at full length: which of them are shorter is the same for all methods.
     """
     training = values.get("training") or {}
     view = values.get("view")
@@ -38,19 +37,19 @@ def tokens_of(values: Mapping[str, Any]) -> float:
 
 
 def check_budgets(read: Iterable[tuple[str, str, float]]) -> None:
-    """Refuses starts of one task that were pre-trained on different numbers of tokens.
+    """Refuses methods of one task that were pre-trained on different numbers of tokens.
 
-    `read` are tasks, starts and tokens; a start without pre-training is compared with all others.
+    `read` are tasks, methods and tokens; a method without pre-training is compared with all others.
     """
     seen: dict[str, tuple[str, float]] = {}
-    for task, start, tokens in read:
-        other, others = seen.setdefault(task, (start, tokens)) if tokens else (start, tokens)
+    for task, method, tokens in read:
+        other, others = seen.setdefault(task, (method, tokens)) if tokens else (method, tokens)
         if abs(tokens - others) > _TOLERANCE * others:
             raise SettingsError(
-                f"for {task}, {start!r} reads {tokens:,.0f} tokens in pre-training and {other!r} "
+                f"for {task}, {method!r} reads {tokens:,.0f} tokens in pre-training and {other!r} "
                 f"{others:,.0f}: a difference between them could be due to that",
-                f"change training.max_steps or the batch in starts.{start}.settings (two spans of "
-                "a document count twice), or --set equal_tokens=false",
+                f"change training.max_steps or the batch in methods.{method}.settings (two spans "
+                "of a document count twice), or --set equal_tokens=false",
             )
 
 
@@ -76,7 +75,7 @@ def check_names(measures: Sequence[str], depth: int) -> None:
 
 @dataclass(frozen=True)
 class TestedOn:
-    """A collection that a cell is tested on."""
+    """A collection that a run is tested on."""
 
     collection: str
     spec: str
@@ -95,8 +94,8 @@ class TestedOn:
 
 def check_encoder(stages: Sequence[str], retrieves: bool, where: str) -> None:
     """Raises unless one of the stages' encoders retrieves; or, for a teacher, does not."""
-    fit = [kind for kind in KINDS.names() if KINDS.load(kind).retrieves == retrieves]
-    if not any(KINDS.load(kind, "encoder").retrieves == retrieves for kind in stages):
+    if not any(KINDS.load(name, "encoder").retrieves == retrieves for name in stages):
+        fit = [name for name in KINDS.names() if KINDS.load(name).retrieves == retrieves]
         raise SettingsError(
             f"{where}: encoder = {stages[-1]!r} makes no "
             f"{'retriever' if retrieves else 're-ranker'}",
@@ -113,14 +112,6 @@ def check_splits(stages: Sequence[FinetuneSettings], spec: str) -> None:
             check_split(collection, stage)
             if stage.development is not None and stage.development.split is not None:
                 development_split(stage.development, collection, stage.split)
-
-
-def models_named(stages: Iterable[FinetuneSettings]) -> Iterator[tuple[str, str]]:
-    """The path and the name of every model that stages name from outside the pipeline."""
-    for stage in stages:
-        for path, name in outside(stage).items():
-            if path.rpartition(".")[2] != "file":
-                yield path, name
 
 
 def refuse_seen(values: Mapping[str, Any], tested: str, task: str) -> None:

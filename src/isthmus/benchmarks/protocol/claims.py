@@ -1,10 +1,9 @@
-"""What a protocol sets out to show: claims about its cells, and the numbers of a paper."""
+"""What a protocol sets out to show: claims about its runs, and the numbers of a paper."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -12,46 +11,36 @@ from isthmus.config import Settings
 
 
 class Selection(Settings):
-    """Cells of the table, of which a claim averages a measure: every combination of these names.
+    """Runs of which a claim averages a measure: every combination of these names."""
 
-    An empty list stands for all.
-    """
-
-    starts: list[str] = Field(min_length=1, description="which starting points, averaged")
-    kinds: list[str] = Field([], description="encoder kinds; none: all")
-    tasks: list[str] = Field([], description="tasks; none: all that are fine-tuned")
+    methods: list[str] = Field(min_length=1, description="Methods, averaged")
+    retrievers: list[str] = Field([], description="Types of retriever (default: all)")
+    tasks: list[str] = Field([], description="Tasks (default: all that are fine-tuned)")
     collections: list[str] = Field(
-        [], description="test collections; none: the one that the task is trained on"
+        [], description="Test collections (default: the one that the task is trained on)"
     )
 
 
 class Claim(Settings):
-    """A statement of a paper that holds if one selection's value is above another's."""
+    """A statement of a paper that is supported if one selection's value is above another's."""
 
-    statement: str = Field(description="what is claimed, in one sentence")
-    paper: str = Field("", description="where it is claimed")
-    higher: Selection = Field(description="the side that the claim says is higher")
-    lower: Selection = Field(description="the other side")
-    measure: str | None = Field(None, description="null: the first of the protocol's measures")
+    statement: str = Field(description="What is claimed, in one sentence")
+    paper: str = Field("", description="Where it is claimed")
+    higher: Selection = Field(description="The side that the claim says is higher")
+    lower: Selection = Field(description="The other side")
+    measure: str | None = Field(None, description="Measure (default: the protocol's first)")
 
     def names(self) -> Iterator[tuple[str, str]]:
-        """The names that the claim uses, each with what it is a name of."""
+        """The names that the claim uses, each with the key of the protocol that lists it."""
         for side in (self.higher, self.lower):
-            yield from (("starts", name) for name in side.starts)
-            yield from (("kinds", name) for name in side.kinds)
-            yield from (("tasks", name) for name in side.tasks)
-            yield from (("collections", name) for name in side.collections)
+            for key in Selection.model_fields:
+                yield from ((key, name) for name in getattr(side, key))
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedValue:
-    """One number of a paper; `start` is a start of the protocol, or the paper's own label."""
+class ExpectedValue(NamedTuple):
+    """One number of a paper; `method` is one of the protocol, or the paper's own label."""
 
-    paper: str
-    table: str
-    start: str
-    kind: str
-    task: str
+    method: str
     collection: str
     measure: str
     value: float
@@ -60,15 +49,15 @@ class ExpectedValue:
 class ExpectedTable(Settings):
     """Numbers that a paper reports, in the layout of its table."""
 
-    paper: str = Field(description="authors, title or venue")
-    table: str = Field(description="the number of the table or figure")
-    kind: str = Field(description="the encoder kind of the protocol that it is about")
-    task: str = Field(description="the task of the protocol that it is about")
+    paper: str = Field(description="Authors, title or venue")
+    table: str = Field(description="Number of the table or figure")
+    retriever: str = Field(description="Retriever of the protocol that it is about")
+    task: str = Field(description="Task of the protocol that it is about")
     columns: list[str] = Field(min_length=1, description="COLLECTION MEASURE, for each column")
     rows: dict[str, list[float | None]] = Field(
-        description="by start of the protocol, or by the paper's label for what it lacks"
+        description="Numbers by method of the protocol, or by the paper's label for what it lacks"
     )
-    note: str = Field("", description="what differs from the protocol beside the scale")
+    note: str = Field("", description="Differences from the protocol other than the scale")
 
     @model_validator(mode="after")
     def _rectangular(self) -> Self:
@@ -84,11 +73,8 @@ class ExpectedTable(Settings):
 
     def values(self) -> Iterator[ExpectedValue]:
         """Every number of the table, row by row."""
-        for start, values in self.rows.items():
+        for method, values in self.rows.items():
             for column, value in zip(self.columns, values, strict=True):
                 if value is not None:
                     collection, measure = column.split(" ")
-                    yield ExpectedValue(
-                        self.paper, self.table, start, self.kind, self.task,
-                        collection, measure, value,
-                    )  # fmt: skip
+                    yield ExpectedValue(method, collection, measure, value)

@@ -1,4 +1,4 @@
-"""The protocol of a benchmark: starting points x kinds x tasks x seeds, and what tests them."""
+"""The protocol of a benchmark: methods x retrievers x tasks x seeds, and what tests them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from isthmus.benchmarks.protocol.cells import Cell
 from isthmus.benchmarks.protocol.claims import Claim, ExpectedTable
+from isthmus.benchmarks.protocol.runs import Run
 from isthmus.config import Settings
 from isthmus.config.output import write_json
 from isthmus.config.sealed_json import UnreadableError, read_mapping
@@ -25,15 +25,13 @@ Values = dict[str, Any]
 
 def _plain(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r} is no name: it becomes part of file names, so small letters, digits, - and _"
-        )
+        raise ValueError(f"{name!r} becomes part of file names: use small letters, digits, - and _")
     return name
 
 
 def _distinct(seeds: list[int]) -> list[int]:
     if len(set(seeds)) != len(seeds):
-        raise ValueError("a seed stands there twice")
+        raise ValueError("a seed is listed twice")
     return seeds
 
 
@@ -43,16 +41,16 @@ Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
 
 
 class BaseSettings(Settings):
-    """The common starting point: a checkpoint, or a model trained on texts first."""
+    """The model that all methods begin with: a checkpoint, or a model trained on texts first."""
 
-    model: Model | None = Field(None, description="a folder, hub name or package:NAME")
+    model: Model | None = Field(None, description="Folder, hub name or package:NAME")
     texts: list[str] = Field(
-        [], description="or corpora to train it on, cut into paragraphs and joined"
+        [], description="Corpora to train it on instead, cut into paragraphs and joined"
     )
-    paragraph: int = Field(300, ge=1, description="characters that a paragraph has at least")
-    init: str = Field("6x384", description="its size before training: tiny, …, or LAYERSxWIDTH")
-    recipe: str = Field("mlm", description="the recipe it is pre-trained with")
-    settings: Values = Field({}, description="settings over the recipe's")
+    paragraph: int = Field(300, ge=1, description="Minimum number of characters of a paragraph")
+    init: str = Field("6x384", description="Size before training: tiny, …, or LAYERSxWIDTH")
+    recipe: str = Field("mlm", description="Recipe it is pre-trained with")
+    settings: Values = Field({}, description="Settings over the recipe's")
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -61,17 +59,17 @@ class BaseSettings(Settings):
         return self
 
 
-class StartSettings(Settings):
-    """A starting point: the base as it is, after a pre-training recipe, or another checkpoint."""
+class MethodSettings(Settings):
+    """How a model is pre-trained: the base as it is, after a recipe, or another checkpoint."""
 
-    recipe: str | None = Field(None, description="pre-training from the base; null: none")
-    settings: Values = Field({}, description="settings over the recipe's")
+    recipe: str | None = Field(None, description="Pre-training recipe (default: none)")
+    settings: Values = Field({}, description="Settings over the recipe's")
     corpus: str | None = Field(
-        None, description="a collection or spec; null: the collection that the task trains on"
+        None, description="Collection or corpus to pre-train on (default: the task's collection)"
     )
-    after: str | None = Field(None, description="another start to go on from; null: the base")
-    model: Model | None = Field(None, description="a checkpoint in the place of the base")
-    finetuning: Values = Field({}, description="settings of fine-tuning for this start alone")
+    after: str | None = Field(None, description="Method that comes first (default: the base)")
+    model: Model | None = Field(None, description="Checkpoint instead of the base")
+    finetuning: Values = Field({}, description="Settings of fine-tuning for this method alone")
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -82,48 +80,48 @@ class StartSettings(Settings):
         return self
 
 
-class KindSettings(Settings):
-    """What a start becomes: a dense or sparse retriever, by a fine-tuning recipe."""
+class RetrieverSettings(Settings):
+    """What a model becomes: a dense or sparse retriever, by a fine-tuning recipe."""
 
-    recipe: str = Field(description="the fine-tuning recipe")
-    settings: Values = Field({}, description="settings over the recipe's")
+    recipe: str = Field(description="Fine-tuning recipe")
+    settings: Values = Field({}, description="Settings over the recipe's")
 
 
 class TeacherSettings(Settings):
-    """The re-ranker that all cells of a task learn from: a checkpoint, or one trained first."""
+    """The re-ranker that all runs of a task learn from: a checkpoint, or one trained first."""
 
-    model: Model | None = Field(None, description="a re-ranker; null: it is trained")
-    start: Model | None = Field(
-        None, description="the checkpoint it is trained from; null: the base"
+    model: Model | None = Field(None, description="Re-ranker (default: one is trained)")
+    trained_from: Model | None = Field(
+        None, description="Checkpoint it is trained from (default: the base)"
     )
-    recipe: str = Field("dense", description="the recipe whose negatives and lengths it takes")
-    settings: Values = Field({}, description="settings over the recipe's")
+    recipe: str = Field("dense", description="Recipe whose negatives and lengths it takes")
+    settings: Values = Field({}, description="Settings over the recipe's")
 
 
 class SeedSettings(Settings):
-    """Every cell is run for each pair of seeds; lists may grow later."""
+    """Everything is run for each pair of seeds; lists may grow later."""
 
     pretraining: Seeds = Field(
-        [1], description="of pre-training; a start without any is fine-tuned as often"
+        [1], description="Seeds of pre-training; a method without any is fine-tuned as often"
     )
-    finetuning: Seeds = Field([1], description="of fine-tuning, for each of those")
+    finetuning: Seeds = Field([1], description="Seeds of fine-tuning, for each of those")
 
 
 class TaskSettings(Settings):
     """One way to fine-tune: a collection, how many of its queries, with a teacher or without."""
 
-    collection: str = Field(description="trained on and tested on")
-    queries: int | float | None = Field(None, gt=0, description="trained on; null: all")
-    finetune: bool = Field(True, description="false: the start is tested as it is")
-    kinds: list[str] = Field([], description="the kinds that it is run for; none: all")
-    starts: list[str] = Field([], description="the starts that it is run for; none: all")
-    teacher: TeacherSettings | None = Field(None, description="null: no distillation")
-    settings: Values = Field({}, description="settings over those of the kind")
-    of_kind: dict[Name, Values] = Field({}, description="further settings by kind")
-    recipes: dict[Name, str] = Field({}, description="recipes by kind, in the place of the kind's")
+    collection: str = Field(description="Collection to train on and to test on")
+    queries: int | float | None = Field(
+        None, gt=0, description="Number of training queries (default: all)"
+    )
+    finetune: bool = Field(True, description="Whether to fine-tune; false tests the model as it is")
+    retrievers: list[str] = Field([], description="Retrievers that it is run for (default: all)")
+    methods: list[str] = Field([], description="Methods that it is run for (default: all)")
+    teacher: TeacherSettings | None = Field(None, description="Teacher (default: no distillation)")
+    settings: Values = Field({}, description="Settings over those of the retriever")
+    recipes: dict[Name, str] = Field({}, description="Recipes by retriever, instead of its own")
     seeds: SeedSettings | None = Field(
-        None,
-        description="null: the protocol's, of which none are inherited: what is left out is [1]",
+        None, description="Seeds (default: the protocol's); a list that is left out is [1]"
     )
 
 
@@ -131,103 +129,103 @@ class CollectionSettings(Settings):
     """Documents with queries and judgements, of which one split tests."""
 
     spec: str = Field(description="beir:PATH, irds:ID, …; {data} stands for --data")
-    split: str = Field("test", description="whose queries test")
+    split: str = Field("test", min_length=1, description="Split whose queries test")
     corpus: str | None = Field(
-        None, description="a spec of what starts are pre-trained on; null: its documents"
+        None, description="Corpus that methods are pre-trained on (default: its documents)"
     )
-    pretraining: Values = Field({}, description="settings of every pre-training on it: steps, say")
-
-    @field_validator("split")
-    @classmethod
-    def _some(cls, value: str) -> str:
-        if not value:
-            raise ValueError("a split has a name")
-        return value
+    pretraining: Values = Field({}, description="Settings of every pre-training on it")
 
 
 class Protocol(Settings):
-    """Everything that `isthmus benchmark run` compares."""
+    """Everything that a benchmark compares."""
 
     verb = "benchmark run"
 
-    data: str = Field("data", description="the folder that {data} in specs stands for")
+    data: str = Field("data", description="Folder that {data} in specs stands for")
     scale: Literal["paper", "small"] = Field(
-        "small", description="whether expected numbers can be compared: paper, or not: small"
+        "small", description="Whether the papers' numbers can be compared: paper, or not: small"
     )
-    base: BaseSettings = Field(description="what all starts begin with")
+    base: BaseSettings = Field(description="Model that all methods begin with")
     collections: dict[Name, CollectionSettings] = Field(
-        min_length=1, description="by name: spec, split, pretraining"
+        min_length=1, description="By name: spec, split, corpus, pretraining"
     )
-    starts: dict[Name, StartSettings] = Field(
-        min_length=1, description="by name: recipe, settings, corpus, after, model, finetuning"
+    methods: dict[Name, MethodSettings] = Field(
+        min_length=1, description="By name: recipe, settings, corpus, after, model, finetuning"
     )
-    kinds: dict[Name, KindSettings] = Field(min_length=1, description="by name: recipe, settings")
+    retrievers: dict[Name, RetrieverSettings] = Field(
+        min_length=1, description="By name: recipe, settings"
+    )
     tasks: dict[Name, TaskSettings] = Field(
         min_length=1,
-        description="by name: collection, queries, finetune, kinds, starts, teacher, settings, "
-        "of_kind, recipes, seeds",
+        description="By name: collection, queries, finetune, retrievers, methods, teacher, "
+        "settings, recipes, seeds",
     )
-    zero_shot: list[str] = Field([], description="collections that every cell is tested on too")
-    pretraining: Values = Field({}, description="settings of every start's recipe")
+    zero_shot: list[str] = Field([], description="Collections that every run is tested on too")
+    pretraining: Values = Field({}, description="Settings of every method's recipe")
     equal_tokens: bool = Field(
-        True, description="refuse starts that see different numbers of tokens of one corpus"
+        True, description="Refuse methods that see different numbers of tokens of one corpus"
     )
-    finetuning: Values = Field({}, description="settings of every fine-tuning")
+    finetuning: Values = Field({}, description="Settings of every fine-tuning")
     measures: list[str] = Field(
-        ["RR@10", "nDCG@10", "R@100"], min_length=1, description="the first is the main one"
+        ["RR@10", "nDCG@10", "R@100"], min_length=1, description="Measures, the main one first"
     )
-    depth: int = Field(100, ge=1, description="documents per test query")
+    depth: int = Field(100, ge=1, description="Number of documents per test query")
     seeds: SeedSettings = Field(
-        SeedSettings(), description="of every task that names none of its own"
+        SeedSettings(), description="Seeds of every task that names none itself"
     )
-    keep: bool = Field(False, description="keep the models of finished cells")
-    claims: dict[Name, Claim] = Field({}, description="what the report decides on")
-    expected: list[ExpectedTable] = Field([], description="what papers report")
+    keep: bool = Field(False, description="Whether to keep the models of finished runs")
+    claims: dict[Name, Claim] = Field({}, description="Claims that the report decides")
+    expected: list[ExpectedTable] = Field([], description="Numbers that papers report")
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
-        for name, task in self.tasks.items():
-            self._check("collections", task.collection, f"tasks.{name}.collection")
-            for kind in (*task.kinds, *task.of_kind, *task.recipes):
-                self._check("kinds", kind, f"tasks.{name}")
-            for used in task.starts:
-                self._check("starts", used, f"tasks.{name}.starts")
-        for other in self.zero_shot:
-            self._check("collections", other, "zero_shot")
-        for name, start in self.starts.items():
-            if start.after is not None:
-                self._check("starts", start.after, f"starts.{name}.after")
+        for place, key, name in self._named():
+            known: Mapping[str, Any] = getattr(self, key)
+            if name not in known:
+                raise ValueError(
+                    f"{place} names {name!r}, which is none of {key}: {choices(name, known)}"
+                )
         for name, claim in self.claims.items():
-            for kind_of, other in claim.names():
-                self._check(kind_of, other, f"claims.{name}")
             if claim.measure is not None and claim.measure not in self.measures:
                 raise ValueError(f"claims.{name}.measure names {claim.measure!r}, which is none of "
                                  f"measures: {choices(claim.measure, self.measures)}")  # fmt: skip
-        for number, table in enumerate(self.expected):
-            self._check("kinds", table.kind, f"expected.{number}.kind")
-            self._check("tasks", table.task, f"expected.{number}.task")
-            for value in table.values() if self.scale == "paper" else ():  # else of other data
-                self._check("collections", value.collection, f"expected.{number}.columns")
-        self._check_circles()
+        for name in self.methods:
+            origins = [name]
+            while (after := self.methods[origins[-1]].after) is not None:
+                if after in origins:
+                    raise ValueError(f"methods.{name} comes after itself: {' → '.join(origins)}")
+                origins.append(after)
         return self
 
-    def _check(self, kind: str, name: str, where: str) -> None:
-        known: Mapping[str, Any] = getattr(self, kind)
-        if name not in known:
-            raise ValueError(f"{where} names {name!r}, which is none of {kind}: "
-                             f"{choices(name, known)}")  # fmt: skip
+    def _named(self) -> Iterator[tuple[str, str, str]]:
+        """Every name that the protocol uses: where, of which key it must be, and the name."""
+        for name, task in self.tasks.items():
+            yield f"tasks.{name}.collection", "collections", task.collection
+            for used in task.methods:
+                yield f"tasks.{name}.methods", "methods", used
+            for used in (*task.retrievers, *task.recipes):
+                yield f"tasks.{name}", "retrievers", used
+        for other in self.zero_shot:
+            yield "zero_shot", "collections", other
+        for name, method in self.methods.items():
+            if method.after is not None:
+                yield f"methods.{name}.after", "methods", method.after
+        for name, claim in self.claims.items():
+            for key, used in claim.names():
+                yield f"claims.{name}", key, used
+        for number, table in enumerate(self.expected):
+            yield f"expected.{number}.retriever", "retrievers", table.retriever
+            yield f"expected.{number}.task", "tasks", table.task
+            for value in table.values() if self.scale == "paper" else ():  # else of other data
+                yield f"expected.{number}.columns", "collections", value.collection
 
-    def _check_circles(self) -> None:
-        for name in self.starts:
-            origins = [name]
-            while (after := self.starts[origins[-1]].after) is not None:
-                if after in origins:
-                    raise ValueError(f"starts.{name} goes on from itself: {' → '.join(origins)}")
-                origins.append(after)
+    def retrievers_of(self, task: str) -> list[str]:
+        """The retrievers that a task is run for."""
+        return self.tasks[task].retrievers or list(self.retrievers)
 
-    def kinds_of(self, task: str) -> list[str]:
-        """The encoder kinds that a task is run for."""
-        return self.tasks[task].kinds or list(self.kinds)
+    def methods_of(self, task: str) -> list[str]:
+        """The methods that a task is run for."""
+        return self.tasks[task].methods or list(self.methods)
 
     def seeds_of(self, task: str) -> list[tuple[int, int]]:
         """The pairs of seeds that a task is run for: of pre-training, of fine-tuning."""
@@ -235,17 +233,15 @@ class Protocol(Settings):
         tuned = seeds.finetuning if self.tasks[task].finetune else seeds.finetuning[:1]
         return [(pretraining, one) for pretraining in seeds.pretraining for one in tuned]
 
-    def cells(self) -> Iterator[Cell]:
-        """Every cell of the grid, in the order in which they are run: by seeds, then by task."""
-        pairs = {task: dict.fromkeys(self.seeds_of(task)) for task in self.tasks}
+    def runs(self) -> Iterator[Run]:
+        """Every run of the grid, in the order in which they are done: by seeds, then by task."""
+        pairs = {task: self.seeds_of(task) for task in self.tasks}
         for pair in dict.fromkeys(chain(*pairs.values())):
-            for task, chosen in self.tasks.items():
-                if pair not in pairs[task]:
-                    continue
-                for start in chosen.starts or self.starts:
-                    for kind in self.kinds_of(task):
-                        yield Cell(
-                            start=start, kind=kind, task=task,
+            for task in self.tasks:
+                for method in self.methods_of(task) if pair in pairs[task] else ():
+                    for retriever in self.retrievers_of(task):
+                        yield Run(
+                            method=method, retriever=retriever, task=task,
                             pretraining_seed=pair[0], finetuning_seed=pair[1],
                         )  # fmt: skip
 
@@ -256,25 +252,22 @@ class Protocol(Settings):
 
 
 def write_protocol(folder: Path, protocol: Protocol, name: str) -> None:
-    """Keeps the protocol beside the results of its cells, for reports."""
+    """Keeps the protocol with the results of its runs, for reports."""
     write_json(folder / PROTOCOL, {"name": name, **protocol.model_dump(mode="json")})
 
 
 def read_protocol(folder: Path) -> tuple[str, Protocol]:
     """The name of the protocol whose results a folder holds, and the protocol."""
     file = folder / PROTOCOL
-    again = "running the benchmark again writes the file again"
+    fix = f"remove {file} and run the benchmark again, which writes it"
     try:
         values = read_mapping(file)
-        name = values.pop("name", "")
-        return str(name), Protocol.parse(values, where=str(file))
+        return str(values.pop("name", "")), Protocol.parse(values, where=str(file))
     except UnreadableError as error:
         raise InputError(
             f"{str(folder)!r} holds no benchmark: {error}",
-            f"remove {PROTOCOL}; {again}"
-            if file.exists()
-            else f"give the --output of `isthmus benchmark run`; {again}",
+            fix if file.exists() else "give the --output of a benchmark",
         ) from None
     except SettingsError as error:
-        error.fix = f"remove the file; {again}"
+        error.fix = fix
         raise

@@ -1,1 +1,1 @@
-"""From finished cells to tables, tests, plots and a verdict per claim."""
+"""From finished runs to tables, tests, plots and a verdict per claim."""

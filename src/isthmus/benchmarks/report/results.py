@@ -1,7 +1,7 @@
 """All runs of a benchmark in one small file, from which its report can be made again.
 
-A row per run and test collection: start, kind, task, seeds, the mean of every measure, and what
-the run took. Of the first measure there is the score of every query too, in the order of the
+A row per run and test collection: method, retriever, task, seeds, the mean of every measure, and
+what the run took. Of the first measure there is the score of every query too, in the order of the
 queries' ids: tests and letters rest on these. The protocol is in the file's metadata.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from isthmus.benchmarks.protocol.cells import Cell, CellResult, Cost, Tested
+from isthmus.benchmarks.protocol.runs import Cost, Result, Run, Tested
 from isthmus.benchmarks.protocol.settings import Protocol
 from isthmus.config.output import whole_file
 from isthmus.errors import InputError
@@ -23,24 +23,24 @@ from isthmus.errors import InputError
 RESULTS = "results.parquet"
 _PROTOCOL = b"isthmus.protocol"
 _SCORES = "scores"
-_CELL, _COST = tuple(Cell.model_fields), tuple(Cost.model_fields)
+_RUN, _COST = tuple(Run.model_fields), tuple(Cost.model_fields)
 
 
 class ResultsFile:
-    """Takes the cells of a benchmark one after the other, and writes them in the end."""
+    """Takes the runs of a benchmark one after the other, and writes them in the end."""
 
     def __init__(self, name: str, protocol: Protocol) -> None:
         self._header = {"name": name, **protocol.model_dump(mode="json")}
         self._measures = protocol.measures
         self._rows: list[dict[str, Any]] = []
 
-    def keeping(self, cells: Iterator[CellResult]) -> Iterator[CellResult]:
-        """The cells, of which the finished ones are kept."""
-        for result in cells:
+    def keeping(self, results: Iterator[Result]) -> Iterator[Result]:
+        """The results, of which the finished ones are kept."""
+        for result in results:
             for collection, test in result.tests.items():
                 first = test.per_query.get(self._measures[0], {})
                 self._rows.append({
-                    **result.cell.model_dump(),
+                    **result.run.model_dump(),
                     "collection": collection,
                     **{measure: test.measures.get(measure) for measure in self._measures},
                     **result.cost.model_dump(),
@@ -51,7 +51,7 @@ class ResultsFile:
 
     def write(self, file: Path) -> None:
         """Writes the file whole, or not at all."""
-        types = {name: pa.string() for name in (*_CELL, "collection", "origin")}
+        types = {name: pa.string() for name in (*_RUN, "collection", "origin")}
         types |= {"pretraining_seed": pa.int32(), "finetuning_seed": pa.int32()}
         types |= dict.fromkeys((*self._measures, *_COST), pa.float64())
         types[_SCORES] = pa.list_(pa.float64())
@@ -61,8 +61,8 @@ class ResultsFile:
             parquet.write_table(table, stream.buffer, compression="zstd", compression_level=19)
 
 
-def read_results(file: Path) -> tuple[str, Protocol, Iterator[CellResult]]:
-    """The name of the protocol, the protocol, and the finished cells in a file of results."""
+def read_results(file: Path) -> tuple[str, Protocol, Iterator[Result]]:
+    """The name of the protocol, the protocol, and the finished runs in a file of results."""
     try:
         table = parquet.read_table(file)
         header = json.loads((table.schema.metadata or {})[_PROTOCOL])
@@ -73,24 +73,23 @@ def read_results(file: Path) -> tuple[str, Protocol, Iterator[CellResult]]:
         ) from None
     name = str(header.pop("name"))
     protocol = Protocol.parse(header, where=str(file))
-    return name, protocol, _cells(table.to_pylist(), protocol)
+    return name, protocol, _results(table.to_pylist(), protocol)
 
 
-def _cells(rows: list[dict[str, Any]], protocol: Protocol) -> Iterator[CellResult]:
-    found: dict[str, CellResult] = {}
+def _results(rows: list[dict[str, Any]], protocol: Protocol) -> Iterator[Result]:
+    found: dict[Run, list[dict[str, Any]]] = {}
     for row in rows:
-        cell = Cell(**{name: row[name] for name in _CELL})
-        scores = {f"{number:06}": score for number, score in enumerate(row[_SCORES])}
-        test = Tested(
-            measures={name: row[name] for name in protocol.measures if row[name] is not None},
-            per_query={protocol.measures[0]: scores},
-        )
-        if cell.name not in found:
-            found[cell.name] = CellResult(
-                cell=cell, status="done", settings="", origin=row["origin"],
-                cost=Cost(**{name: row[name] for name in _COST}),
-                tests={row["collection"]: test},
-            )  # fmt: skip
-        else:
-            found[cell.name].tests[row["collection"]] = test
-    yield from found.values()
+        found.setdefault(Run(**{name: row[name] for name in _RUN}), []).append(row)
+    first = protocol.measures[0]
+    for run, tests in found.items():
+        yield Result(
+            run=run, status="done", settings="", origin=tests[0]["origin"],
+            cost=Cost(**{name: tests[0][name] for name in _COST}),
+            tests={
+                row["collection"]: Tested(
+                    measures={one: row[one] for one in protocol.measures if row[one] is not None},
+                    per_query={first: {f"{n:06}": s for n, s in enumerate(row[_SCORES])}},
+                )
+                for row in tests
+            },
+        )  # fmt: skip

@@ -1,28 +1,30 @@
-"""The cells of a benchmark as scores: by start and column, by seed and query."""
+"""The runs of a benchmark as scores: by method and column, by seed and query."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.benchmarks.protocol.cells import CellResult
+from isthmus.benchmarks.protocol.runs import Result
 from isthmus.benchmarks.protocol.settings import Protocol
 from isthmus.errors import MismatchError
 
 _ROUNDING = 1e-20  # a variance of means that are all the same, as floats have them
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: a measure on a collection, after a task, of an encoder kind."""
+    """One column of a table: a measure on a collection, after a task, of a type of retriever."""
 
-    kind: str
+    retriever: str
     task: str
     collection: str
     measure: str
@@ -34,13 +36,13 @@ Pattern = tuple[tuple[Column, float], ...]
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One start in one column: a row per pre-training seed, averaged over its fine-tuning seeds."""
+    """A method in a column: a row per pre-training seed, averaged over its fine-tuning seeds."""
 
     queries: tuple[str, ...]
     seeds: tuple[int, ...]
-    values: NDArray[np.float64]
+    values: Values
     runs: int
-    """How many cells these are the scores of."""
+    """How many runs these are the scores of."""
 
     @cached_property
     def mean(self) -> float:
@@ -55,140 +57,108 @@ class Scores:
         return float(self.values.mean(axis=1).std(ddof=1))
 
 
-@dataclass(frozen=True)
-class SeedVariance:
-    """The variance of starts' means over queries, or of sums of such, from seed to seed."""
+class SeedVariance(NamedTuple):
+    """The variance of methods' means over queries, or of sums of such, from seed to seed."""
 
     pooled: float
-    """The mean over all starts, by their degrees of freedom: three seeds of one say little."""
+    """The mean over all methods, by their degrees of freedom: three seeds of one say little."""
     shared: float
     """The part of it that comes from noise of single queries: smaller with more of them."""
     freedom: int
 
 
-class Outcomes:
-    """Every cell that was run, by what a table asks for."""
+class Grid:
+    """Every run that has ended, by what a table asks for."""
 
-    def __init__(self, protocol: Protocol, cells: Iterable[CellResult]) -> None:
+    def __init__(self, protocol: Protocol, results: Iterable[Result]) -> None:
         self.protocol = protocol
-        self.starts = tuple(protocol.starts)
-        self._planned = {cell.name for cell in protocol.cells()}
+        self.planned = {run.name for run in protocol.runs()}
         self.others = 0
-        """Cells of other starts, kinds, tasks or seeds than the protocol has now: left out."""
-        self._read: dict[tuple[str, Column], Scores | None] = {}
+        """Runs of other methods, retrievers, tasks or seeds than the protocol has: left out."""
+        self.results: list[Result] = []
+        """Every other run, without the scores of its queries."""
+        self._single: dict[tuple[str, Column], list[tuple[int, tuple[str, ...], Values]]]
+        self._single = defaultdict(list)
+        self._scores: dict[tuple[str, Column], Scores | None] = {}
         self._variances: dict[Pattern, SeedVariance | None] = {}
-        self._runs: dict[tuple[str, Column], list[_Run]] = defaultdict(list)
-        self._by_place: dict[tuple[str, str, str], list[CellResult]] = defaultdict(list)
-        self._orders: dict[str, tuple[str, ...]] = {}
-        self.cells = tuple(self._keep(result) for result in cells if self._belongs(result))
-        """Every cell, without the scores of its queries."""
+        orders: dict[str, tuple[str, ...]] = {}  # of queries: as texts they need the most memory
+        for result in results:
+            if result.run.name not in self.planned:
+                self.others += 1
+                continue
+            run = result.run
+            for collection, test in result.tests.items():
+                for measure, scores in test.per_query.items():
+                    order = tuple(sorted(scores))
+                    order = orders[collection] if orders.get(collection) == order else order
+                    orders[collection] = order
+                    values = np.fromiter(map(scores.__getitem__, order), float, len(scores))
+                    column = Column(run.retriever, run.task, collection, measure)
+                    self._single[run.method, column].append((run.pretraining_seed, order, values))
+            tests = {
+                name: test.model_copy(update={"per_query": {}})
+                for name, test in result.tests.items()
+            }
+            self.results.append(result.model_copy(update={"tests": tests}))
 
-    def _belongs(self, result: CellResult) -> bool:
-        belongs = result.cell.name in self._planned
-        self.others += not belongs
-        return belongs
+    def of(self, method: str, retriever: str, task: str) -> list[Result]:
+        """The runs of one method, retriever and task, whatever became of them."""
+        asked = method, retriever, task
+        runs = ((one, one.run) for one in self.results)
+        return [one for one, run in runs if (run.method, run.retriever, run.task) == asked]
 
-    def _keep(self, result: CellResult) -> CellResult:
-        """Takes the scores over as arrays: as texts of ids they need a hundred times the memory."""
-        cell = result.cell
-        for collection, test in result.tests.items():
-            for measure, scores in test.per_query.items():
-                order = tuple(sorted(scores))
-                if self._orders.setdefault(collection, order) == order:
-                    order = self._orders[collection]
-                values = np.fromiter(map(scores.__getitem__, order), float, len(scores))
-                column = Column(cell.kind, cell.task, collection, measure)
-                self._runs[cell.start, column].append(_Run(cell.pretraining_seed, order, values))
-        tests = {
-            name: test.model_copy(update={"per_query": {}}) for name, test in result.tests.items()
-        }
-        light = result.model_copy(update={"tests": tests})
-        self._by_place[cell.start, cell.kind, cell.task].append(light)
-        return light
+    def cost(self, method: str, retriever: str, task: str, name: str) -> float | None:
+        """What the runs of one method, retriever and task took on average; None if unknown."""
+        known = [getattr(one.cost, name) for one in self.of(method, retriever, task)]
+        found = [value for value in known if value is not None]
+        return sum(found) / len(found) if found else None
 
-    def at(self, start: str, kind: str, task: str) -> Sequence[CellResult]:
-        """The cells of one start, kind and task, whatever became of them."""
-        return self._by_place.get((start, kind, task), ())
+    def scores(self, method: str, column: Column) -> Scores | None:
+        """The scores of a method in a column; None where no run of it is done."""
+        key = method, column
+        if key not in self._scores:
+            self._scores[key] = self._averaged(method, column)
+        return self._scores[key]
 
-    def values(
-        self, start: str, kind: str, task: str, read: Callable[[CellResult], float | None]
-    ) -> list[float]:
-        """What is read from every finished cell of one start, kind and task, where it is known."""
-        finished = (one for one in self.at(start, kind, task) if one.status == "done")
-        return [value for one in finished if (value := read(one)) is not None]
+    def _averaged(self, method: str, column: Column) -> Scores | None:
+        single = self._single.get((method, column))
+        if not single:
+            return None
+        queries = single[0][1]
+        of_seed: dict[int, list[Values]] = defaultdict(list)
+        for seed, order, values in single:
+            if order != queries:
+                raise other_queries(f"runs of {method!r}", column)
+            of_seed[seed].append(values)
+        seeds = tuple(sorted(of_seed))
+        rows = np.array([np.mean(of_seed[seed], axis=0) for seed in seeds])
+        return Scores(queries, seeds, rows, len(single))
 
-    def pretraining_seconds(self, start: str, task: str) -> list[float]:
-        """What each pre-training of a start on the collection of a task took: it counts once."""
-        collection = self.protocol.tasks[task].collection
-        known = {
-            (result.cell.pretraining_seed, result.cost.pretraining_seconds)
-            for result in self.cells
-            if result.cell.start == start and result.status == "done"
-            and self.protocol.tasks[result.cell.task].collection == collection
-        }  # fmt: skip
-        return sorted(seconds for _, seconds in known if seconds is not None)
+    def by_method(self, column: Column) -> dict[str, Scores]:
+        """The scores in a column of every method that has any."""
+        found = ((method, self.scores(method, column)) for method in self.protocol.methods)
+        return {method: scores for method, scores in found if scores is not None}
 
-    @cached_property
-    def failed(self) -> tuple[CellResult, ...]:
-        """The cells that failed."""
-        return tuple(result for result in self.cells if result.status == "failed")
+    def whole(self, method: str, column: Column) -> bool:
+        """Whether all planned runs of a method in a column are done."""
+        scores = self.scores(method, column)
+        return scores is not None and scores.runs == len(self.protocol.seeds_of(column.task))
 
-    def scores(self, start: str, column: Column) -> Scores | None:
-        """The scores of a start in a column; None where no cell of it is done."""
-        key = start, column
-        if key not in self._read:
-            self._read[key] = self._averaged(start, column)
-        return self._read[key]
+    def columns(self, retriever: str, measure: str, finetuned: bool = True) -> list[Column]:
+        """A column per task of a retriever: its own collection; tasks of one next to each other.
 
-    def by_start(self, column: Column) -> dict[str, Scores]:
-        """The scores in a column of every start that has any."""
-        found = ((start, self.scores(start, column)) for start in self.starts)
-        return {start: scores for start, scores in found if scores is not None}
-
-    def seeds(self, column: Column) -> int:
-        """The most pre-training seeds that a start has in a column; 0 where no cell is done."""
-        return max((len(one.seeds) for one in self.by_start(column).values()), default=0)
-
-    def columns(self, kind: str, measure: str, finetuned: bool = True) -> list[Column]:
-        """A column per task that is run for a kind: its own collection; tasks of one side by side.
-
-        Without `finetuned`, those of tasks that test a start as it is.
+        Without `finetuned`, those of tasks that test a model as it is.
         """
         found = [
-            Column(kind, name, task.collection, measure)
+            Column(retriever, name, task.collection, measure)
             for name, task in self.protocol.tasks.items()
-            if kind in self.protocol.kinds_of(name) and task.finetune == finetuned
+            if retriever in self.protocol.retrievers_of(name) and task.finetune == finetuned
         ]
         order = list(dict.fromkeys(column.collection for column in found))
         return sorted(found, key=lambda column: order.index(column.collection))
 
-    def zero_shot_columns(self, kind: str, task: str, measure: str) -> list[Column]:
-        """A column per collection that a task's models are tested on, but not trained on."""
-        return [
-            Column(kind, task, collection, measure)
-            for collection in self.protocol.zero_shot
-            if collection != self.protocol.tasks[task].collection
-        ]
-
-    def planned(self, start: str, task: str) -> bool:
-        """Whether the protocol runs a start for a task at all."""
-        return start in (self.protocol.tasks[task].starts or self.starts)
-
-    def planned_runs(self, task: str) -> int:
-        """How many cells the protocol has for a start and kind in a task: one per pair of seeds."""
-        return len(self.protocol.seeds_of(task))
-
-    def planned_cells(self) -> int:
-        """How many cells the protocol has in all."""
-        return len(self._planned)
-
-    def whole(self, start: str, column: Column) -> bool:
-        """Whether all planned runs of a start in a column are done."""
-        scores = self.scores(start, column)
-        return scores is not None and scores.runs == self.planned_runs(column.task)
-
     def seed_variance(self, pattern: Pattern) -> SeedVariance | None:
-        """How far weighted sums of starts' means move from seed to seed; None if unknown.
+        """How far weighted sums of methods' means move from seed to seed; None if unknown.
 
         Columns are summed seed by seed: one pre-training serves several tasks, so that they move
         together.
@@ -199,13 +169,13 @@ class Outcomes:
 
     def _pool(self, pattern: Pattern) -> SeedVariance | None:
         total, shared, freedom = 0.0, 0.0, 0
-        for start in self.starts:
-            found = [(weight, self.scores(start, column)) for column, weight in pattern]
+        for method in self.protocol.methods:
+            found = [(weight, self.scores(method, column)) for column, weight in pattern]
             known = [(weight, scores) for weight, scores in found if scores is not None]
             seeds = set.intersection(*({*scores.seeds} for _, scores in known)) if known else set()
             if len(known) < len(pattern) or len(seeds) < 2:
                 continue
-            sums: dict[tuple[str, ...], NDArray[np.float64]] = {}
+            sums: dict[tuple[str, ...], Values] = {}
             for weight, scores in known:
                 rows = [place for place, seed in enumerate(scores.seeds) if seed in seeds]
                 here = weight * scores.values[rows]
@@ -218,40 +188,17 @@ class Outcomes:
                 freedom += len(seeds) - 1
         return SeedVariance(total / freedom, shared / freedom, freedom) if freedom else None
 
-    def _averaged(self, start: str, column: Column) -> Scores | None:
-        runs = self._runs.get((start, column))
-        if not runs:
-            return None
-        queries = runs[0].queries
-        of_seed: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
-        for run in runs:
-            if run.queries != queries:
-                raise other_queries(f"runs of {start!r}", column)
-            of_seed[run.seed].append(run.values)
-        seeds = tuple(sorted(of_seed))
-        rows = [np.mean(of_seed[seed], axis=0) for seed in seeds]
-        return Scores(queries, seeds, np.array(rows), len(runs))
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """The scores of one cell: by query, in the order of their ids."""
-
-    seed: int
-    queries: tuple[str, ...]
-    values: NDArray[np.float64]
-
 
 def other_queries(who: str, column: Column) -> MismatchError:
-    """The refusal of cells that were scored on other queries than those beside them."""
+    """The refusal of runs that were scored on other queries than those next to them."""
     return MismatchError(
         f"{who} were scored on different queries of {column.collection!r} "
-        f"({column.kind}, {column.task})",
+        f"({column.retriever}, {column.task})",
         "repeat the runs that were made with another collection",
     )
 
 
-def _noise_of_queries(values: NDArray[np.float64]) -> float:
+def _noise_of_queries(values: Values) -> float:
     """The part of the squared deviations of the rows' means that single entries account for."""
     queries = len(values[0])
     rest = values - values.mean(axis=1, keepdims=True) - values.mean(axis=0) + values.mean()

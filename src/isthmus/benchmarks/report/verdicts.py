@@ -1,4 +1,4 @@
-"""Differences between starts: letters of tables, and what the cells say about claims."""
+"""Differences between methods: letters of tables, and what the runs say about claims."""
 
 from __future__ import annotations
 
@@ -9,31 +9,38 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from isthmus.benchmarks.protocol.claims import Claim, Selection
 from isthmus.benchmarks.protocol.settings import Protocol
-from isthmus.benchmarks.report.scores import Column, Outcomes, Scores, other_queries
+from isthmus.benchmarks.report.scores import Column, Grid, Scores, Values, other_queries
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.evaluation.effects import Effect, crossed, paired_effect, summed
-from isthmus.evaluation.significance import corrected, joined, letters_of
+from isthmus.evaluation.significance import holm, joined, letters_of
 
-Decision = Literal["held", "did not hold", "undecided", "incomplete"]
+Decision = Literal["supported", "not supported", "inconclusive", "incomplete"]
+METHOD = (
+    "Scores are means over seeds of means over all judged queries; ± is the standard deviation "
+    "from pre-training seed to pre-training seed, each the mean of its fine-tuning seeds. "
+    "Differences are tested by paired two-sided t-tests. To the variance over queries, of scores "
+    "averaged over seeds, comes what seeds add to it, pooled over all methods of a column "
+    "(quasi-F, Clark 1973; Satterthwaite's degrees of freedom). So they speak of the methods, on "
+    "other queries and with other seeds; in a column of one seed, of its models alone. All pairs "
+    "of methods in all columns of a table are one family (Holm), all settings of a claim another, "
+    "and the averages of all claims a third. Intervals are uncorrected."
+)
 
 
 @dataclass(frozen=True)
 class Term:
-    """A start in a column, with the weight that a comparison gives it."""
+    """A method in a column, with the weight that a comparison gives it."""
 
     weight: float
-    start: str
+    method: str
     column: Column
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A weighted sum of starts' scores: over queries and pre-training seeds.
+    """A weighted sum of methods' scores: over queries and pre-training seeds.
 
     Of one seed, it is over queries alone, and speaks of these models rather than of the methods.
     """
@@ -43,40 +50,14 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two starts in one column: the first minus the second."""
-
-    column: Column
-    first: str
-    second: str
-    effect: Effect
-    corrected_p_value: float
-    significant: bool
-
-
-@dataclass(frozen=True)
-class TableComparisons:
-    """All pairs of starts in all columns of one table, corrected as one family."""
-
-    pairs: tuple[Pair, ...]
-    beats: dict[tuple[str, Column], str]
-    """The letters of the starts that a start is significantly better than, by column."""
-
-
-@dataclass(frozen=True)
 class Finding:
-    """One difference of a claim, at one place of the grid or on average."""
+    """One difference of a claim: in one setting of the grid, or on average."""
 
-    place: str
-    effect: Effect
-    corrected_p_value: float
+    setting: str
+    difference: float
     interval: tuple[float, float]
-    bound: float
-    """Upper end of the interval, at the confidence that Bonferroni leaves to one comparison."""
-    family: int
-    """How many comparisons the p value and the bound are corrected for."""
-    detectable: float
-    """The true difference that would have been found."""
+    p_value: float
+    """Corrected for the settings of the claim, or for the number of claims."""
 
 
 @dataclass(frozen=True)
@@ -88,146 +69,133 @@ class Verdict:
     decision: Decision
     reason: str
     overall: Finding | None = None
-    """The mean of the differences over the places."""
+    """The mean of the differences over the settings."""
     findings: tuple[Finding, ...] = ()
 
 
-def estimate(outcomes: Outcomes, terms: Sequence[Term]) -> Estimate | None:
-    """The weighted sum of terms; None where one of them has no scores.
+def estimate(grid: Grid, terms: Sequence[Term]) -> Estimate:
+    """The weighted sum of terms, all of which have scores.
 
     Terms on one collection are compared query by query; collections are independent of each other.
     """
     found: list[tuple[Term, Scores]] = []
-    for term in terms:
-        scores = outcomes.scores(term.start, term.column)
-        if scores is None:
-            return None
-        found.append((term, scores))
     queries: dict[str, tuple[str, ...]] = {}
-    sums: dict[str, NDArray[np.float64]] = {}
-    for term, scores in found:
+    sums: dict[str, Values] = {}
+    for term in terms:
+        scores = grid.scores(term.method, term.column)
+        assert scores is not None, "every term has scores"
+        found.append((term, scores))
         collection = term.column.collection
         if queries.setdefault(collection, scores.queries) != scores.queries:
-            raise other_queries(f"{found[0][0].start!r} and {term.start!r}", term.column)
+            raise other_queries(f"{terms[0].method!r} and {term.method!r}", term.column)
         sums[collection] = term.weight * scores.values.mean(axis=0) + sums.get(collection, 0.0)
     over_queries = summed([paired_effect(differences) for differences in sums.values()])
-    both = _with_seeds(outcomes, found, over_queries)
+    both = _with_seeds(grid, found, over_queries)
     return Estimate(both or over_queries, both is not None)
 
 
 def _with_seeds(
-    outcomes: Outcomes, found: Sequence[tuple[Term, Scores]], over_queries: Effect
+    grid: Grid, found: Sequence[tuple[Term, Scores]], over_queries: Effect
 ) -> Effect | None:
     """The effect over queries with the variance that seeds add; None where one is not known."""
     weights: dict[str, dict[Column, float]] = defaultdict(lambda: defaultdict(float))
     seeds: dict[str, int] = {}
     for term, scores in found:
-        weights[term.start][term.column] += term.weight
-        seeds[term.start] = min(len(scores.seeds), seeds.get(term.start, len(scores.seeds)))
+        weights[term.method][term.column] += term.weight
+        seeds[term.method] = min(len(scores.seeds), seeds.get(term.method, len(scores.seeds)))
     total, shared, freedom = 0.0, 0.0, math.inf
-    for start, of_column in weights.items():
+    for method, of_column in weights.items():
         scale = max(of_column.values(), key=abs)
         if scale:
             pattern = tuple((column, weight / scale) for column, weight in of_column.items())
-            if (variance := outcomes.seed_variance(pattern)) is None:
+            if (variance := grid.seed_variance(pattern)) is None:
                 return None
-            share = scale**2 / seeds[start]
-            total += share * variance.pooled
-            shared += share * variance.shared
+            weight = scale**2 / seeds[method]
+            total += weight * variance.pooled
+            shared += weight * variance.shared
             freedom = min(freedom, variance.freedom)
     return crossed(over_queries, total, shared, freedom)
 
 
-def compare_starts(
-    outcomes: Outcomes, columns: Sequence[Column], settings: ReportSettings
-) -> TableComparisons:
-    """Every start against every other in every column, corrected over all of them together.
+def letters(
+    grid: Grid, columns: Sequence[Column], settings: ReportSettings
+) -> dict[tuple[str, Column], str]:
+    """The letters of the methods that a method is significantly better than, by column.
 
-    A start that lacks planned runs in a column is compared with none there.
+    Every method is compared with every other in every column, corrected over all of them; one that
+    lacks planned runs in a column with none there.
     """
     compared = []
     for column in columns:
-        whole = [start for start in outcomes.starts if outcomes.whole(start, column)]
+        whole = [method for method in grid.protocol.methods if grid.whole(method, column)]
         for first, second in combinations(whole, 2):
-            terms = (Term(1.0, first, column), Term(-1.0, second, column))
-            found = estimate(outcomes, terms)
-            assert found is not None, "both have scores"
+            found = estimate(grid, (Term(1.0, first, column), Term(-1.0, second, column)))
             compared.append((column, first, second, found.effect))
-    raw = [effect.p_value for *_, effect in compared]
-    pairs = tuple(
-        Pair(*one, p_value, p_value < settings.alpha)
-        for one, p_value in zip(compared, corrected(raw, settings.correction), strict=True)
-    )
     beaten: dict[tuple[str, Column], set[str]] = defaultdict(set)
-    for pair in pairs:
-        if pair.significant:
-            ahead = pair.effect.difference > 0
-            better, worse = (pair.first, pair.second) if ahead else (pair.second, pair.first)
-            beaten[better, pair.column].add(worse)
-    names = letters_of(outcomes.starts)
-    return TableComparisons(pairs, {key: joined(one, names) for key, one in beaten.items()})
+    p_values = holm([effect.p_value for *_, effect in compared])
+    for (column, first, second, effect), p_value in zip(compared, p_values, strict=True):
+        if p_value < settings.alpha:
+            better, worse = (first, second) if effect.difference > 0 else (second, first)
+            beaten[better, column].add(worse)
+    names = letters_of(grid.protocol.methods)
+    return {key: joined(one, names) for key, one in beaten.items()}
 
 
 def rule(settings: ReportSettings) -> str:
     """How decisions are made, for the page."""
-    likewise = "" if settings.correction == "none" else ", corrected by Bonferroni,"
     return (
-        "A claim is tested at every place of the grid that it names, and on average over them, by "
-        f"two-sided t-tests over queries and pre-training seeds, level {settings.alpha:g}, "
-        f"corrected for the number of places, or of claims ({settings.correction}). Held: the "
-        "average is significantly above 0, and no place significantly below. Did not hold: the "
-        f"average is significantly below 0, or its {settings.confidence:.0%} interval{likewise} "
-        f"ends below {settings.smallest_effect:g}, the smallest difference that matters. "
-        "Undecided: all else, and whatever one seed alone says. Incomplete: a planned run that "
-        "the claim speaks of is not done. Intervals shown are uncorrected."
+        "A claim is tested in every setting of the grid that it names, and on average over them, "
+        f"at level {settings.alpha:g}. Supported: the average is significantly above 0, and no "
+        "setting significantly below. Not supported: the average is significantly below 0, or its "
+        f"interval ends below {settings.smallest_effect:g}, the smallest difference that matters. "
+        "Inconclusive: all else, and whatever one seed alone says. Incomplete: a planned run of "
+        "the claim is not done."
     )
 
 
-def verdicts(outcomes: Outcomes, settings: ReportSettings) -> list[Verdict]:
+def verdicts(grid: Grid, settings: ReportSettings) -> list[Verdict]:
     """A verdict for every claim of the protocol."""
     measured: dict[str, tuple[list[tuple[str, Estimate]], Estimate]] = {}
     lacking: dict[str, list[str]] = {}
-    claims = outcomes.protocol.claims
+    claims = grid.protocol.claims
     for name, claim in claims.items():
-        found = list(places(claim, outcomes.protocol))
+        found = list(compared_settings(claim, grid.protocol))
         terms = [term for _, inner in found for term in inner]
-        missing = [term for term in terms if not outcomes.whole(term.start, term.column)]
-        lacking[name] = list(dict.fromkeys(f"{one.start} ({one.column.kind}, {one.column.task})"
-                                           for one in missing))  # fmt: skip
+        missing = [term for term in terms if not grid.whole(term.method, term.column)]
+        lacking[name] = [f"{one.method} ({one.column.retriever}, {one.column.task})"
+                         for one in missing]  # fmt: skip
         if not missing and terms:
             mean = [replace(term, weight=term.weight / len(found)) for term in terms]
-            here = [(place, _known(outcomes, inner)) for place, inner in found]
-            measured[name] = here, _known(outcomes, mean)
+            here = [(setting, estimate(grid, inner)) for setting, inner in found]
+            measured[name] = here, estimate(grid, mean)
     # One seed says nothing about methods: such claims are no part of the family.
-    decides = {name: one for name, (_, one) in measured.items() if one.over_seeds}
-    p_values = corrected([one.effect.p_value for one in decides.values()], settings.correction)
-    of_claim = dict(zip(decides, p_values, strict=True))
+    p_values = {name: one.effect.p_value for name, (_, one) in measured.items() if one.over_seeds}
+    corrected = dict(zip(p_values, holm([*p_values.values()]), strict=True))
     result = []
     for name, claim in claims.items():
         if name not in measured:
-            missing_runs = ", ".join(lacking[name]) or "all of it"
+            missing_runs = ", ".join(dict.fromkeys(lacking[name])) or "all of it"
             reason = f"planned runs are not done: {missing_runs}"
             result.append(Verdict(name, claim, "incomplete", reason))
             continue
         here, overall = measured[name]
-        family = len(decides) if name in of_claim else 1
-        p_value = of_claim.get(name, overall.effect.p_value)
-        average = _finding("on average", overall.effect, p_value, family, settings)
-        corrected_here = corrected([one.effect.p_value for _, one in here], settings.correction)
+        p_value = corrected.get(name, overall.effect.p_value)
+        average = _finding("on average", overall.effect, p_value, settings)
+        of_settings = holm([one.effect.p_value for _, one in here])
         findings = tuple(
-            _finding(place, one.effect, p_value, len(here), settings)
-            for (place, one), p_value in zip(here, corrected_here, strict=True)
+            _finding(setting, one.effect, p_value, settings)
+            for (setting, one), p_value in zip(here, of_settings, strict=True)
         )
         decision, reason = _decide(average, findings, overall.over_seeds, settings)
         result.append(Verdict(name, claim, decision, reason, average, findings))
     return result
 
 
-def places(claim: Claim, protocol: Protocol) -> Iterator[tuple[str, list[Term]]]:
+def compared_settings(claim: Claim, protocol: Protocol) -> Iterator[tuple[str, list[Term]]]:
     """The comparisons that a claim stands for, each with a name.
 
-    One for every kind, task and collection that both sides name; where the sides differ (more
-    queries on one, another kind on the other), each side is averaged over its own.
+    One for every retriever, task and collection that both sides name; where the sides differ (more
+    queries on one, another retriever on the other), each side is averaged over its own.
     """
     measure = claim.measure or protocol.measures[0]
     higher, lower = (_spelt_out(side, protocol) for side in (claim.higher, claim.lower))
@@ -239,13 +207,13 @@ def places(claim: Claim, protocol: Protocol) -> Iterator[tuple[str, list[Term]]]
                 [one] if one is not None else own for one, own in zip(chosen, names, strict=True)
             ]
             columns = [
-                Column(kind, task, collection or protocol.tasks[task].collection, measure)
-                for kind, task, collection in product(*inner)
-                if kind in protocol.kinds_of(task)
+                Column(retriever, task, collection or protocol.tasks[task].collection, measure)
+                for retriever, task, collection in product(*inner)
+                if retriever in protocol.retrievers_of(task)
             ]
             for column in columns:
-                run = protocol.tasks[column.task].starts or protocol.starts
-                planned = [name for name in side.starts if name in run]
+                run = protocol.methods_of(column.task)
+                planned = [name for name in side.methods if name in run]
                 weight = sign / max(len(planned), 1) / len(columns)
                 terms += [Term(weight, name, column) for name in planned]
         if {term.weight > 0 for term in terms} == {True, False}:
@@ -253,57 +221,39 @@ def places(claim: Claim, protocol: Protocol) -> Iterator[tuple[str, list[Term]]]
 
 
 def _spelt_out(side: Selection, protocol: Protocol) -> tuple[list[str], list[str], list[str]]:
-    """The kinds, tasks and collections that a side means; "" for the tasks' own collections."""
+    """The retrievers, tasks and collections that a side means; "" for the tasks' own."""
     tuned = [name for name, task in protocol.tasks.items() if task.finetune]
-    return side.kinds or list(protocol.kinds), side.tasks or tuned, side.collections or [""]
-
-
-def _known(outcomes: Outcomes, terms: Sequence[Term]) -> Estimate:
-    found = estimate(outcomes, terms)
-    assert found is not None, "every term has scores"
-    return found
-
-
-def _finding(
-    place: str, effect: Effect, p_value: float, family: int, settings: ReportSettings
-) -> Finding:
-    family = 1 if settings.correction == "none" else family
-    return Finding(
-        place,
-        effect,
-        p_value,
-        effect.interval(settings.confidence),
-        effect.interval(1 - (1 - settings.confidence) / family)[1],
-        family,
-        effect.detectable(settings.alpha / family, settings.power),
+    return (
+        side.retrievers or list(protocol.retrievers),
+        side.tasks or tuned,
+        side.collections or [""],
     )
+
+
+def _finding(setting: str, effect: Effect, p_value: float, settings: ReportSettings) -> Finding:
+    return Finding(setting, effect.difference, effect.interval(1 - settings.alpha), p_value)
 
 
 def _decide(
     overall: Finding, findings: Sequence[Finding], over_seeds: bool, settings: ReportSettings
 ) -> tuple[Decision, str]:
-    above = sum(one.effect.difference > 0 for one in findings)
-    signs = f", above 0 at {above} of {len(findings)} places" if len(findings) > 1 else ""
-    significant = overall.corrected_p_value < settings.alpha
+    above = sum(one.difference > 0 for one in findings)
+    signs = f", above 0 in {above} of {len(findings)} settings" if len(findings) > 1 else ""
+    significant = overall.p_value < settings.alpha
     if not over_seeds:
         here = "significant" if significant else "not significant"
         more = "judging the methods takes more seeds"
-        return "undecided", f"one seed: {here} for these models{signs}; {more}"
-    if significant and overall.effect.difference < 0:
-        return "did not hold", f"significantly the other way{signs}"
-    if overall.bound < settings.smallest_effect:
+        return "inconclusive", f"one seed: {here} for these models{signs}; {more}"
+    if significant and overall.difference < 0:
+        return "not supported", f"significantly the other way{signs}"
+    if overall.interval[1] < settings.smallest_effect:
         limit = f"{settings.smallest_effect:g}"
-        return "did not hold", f"a difference of {limit} or more is outside the interval{signs}"
-    lost = [one.place for one in findings
-            if one.effect.difference < 0 and one.corrected_p_value < settings.alpha]  # fmt: skip
-    if significant and not lost:
-        return "held", f"significant{signs}"
-    if significant:
+        return "not supported", f"a difference of {limit} or more is outside the interval{signs}"
+    if not significant:
+        return "inconclusive", f"not significant{signs}"
+    lost = [one.setting for one in findings
+            if one.difference < 0 and one.p_value < settings.alpha]  # fmt: skip
+    if lost:
         against = ", ".join(lost)
-        return "undecided", f"significant on average, but significantly against it at {against}"
-    if math.isinf(overall.detectable):
-        return "undecided", f"not significant{signs}"
-    return "undecided", (
-        f"not significant{signs}; a true difference of {overall.detectable:.3f} would have been "
-        f"found with {settings.power:.0%} power"
-    )
+        return "inconclusive", f"significant on average, but significantly against it in {against}"
+    return "supported", f"significant{signs}"

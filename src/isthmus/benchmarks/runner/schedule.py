@@ -3,90 +3,74 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from statistics import fmean
 
-from isthmus.benchmarks.protocol.cells import CellResult, damaged, read_result, write_result
 from isthmus.benchmarks.protocol.plan import Plan, Step
-from isthmus.benchmarks.runner.steps import MODELS, WORK, Place
+from isthmus.benchmarks.protocol.runs import Result, read_result, write_result
+from isthmus.benchmarks.runner.steps import RunFolder
 from isthmus.config.output import environment
 from isthmus.errors import MismatchError
-from isthmus.evaluation.measures import parse_measure
 
 _TRIES = 2
-# Seconds of a step before any of its kind was measured, and tokens per second of training.
-_OVERHEAD = {"base": 60.0, "pretrain": 15.0, "teacher": 60.0, "cell": 25.0}
-_RATE = 2e6
 
 
 class Schedule:
     """The steps that the chosen ones need and that are not done, in their order."""
 
-    def __init__(self, plan: Plan, chosen: Iterable[Step], place: Place) -> None:
+    def __init__(self, plan: Plan, chosen: Iterable[Step], place: RunFolder) -> None:
         self.plan, self.place = plan, place
         self.chosen = list(chosen)
         self.done = {step.name for step in plan.steps.values() if self._is_done(step)}
         self.failed: dict[str, str] = {}
         self.waiting = self._needed(self.chosen)
         self._tries: dict[str, int] = defaultdict(int)
-        self._seconds: dict[str, list[float]] = defaultdict(list)
-        self._ratios: dict[str, list[float]] = defaultdict(list)  # to a guess, by work
+        self._seconds: dict[str, list[float]] = defaultdict(list)  # by work
 
     def _is_done(self, step: Step) -> bool:
-        if step.cell is None:
+        if step.run is None:
             return self.place.has(step)
-        file = step.cell.file(self.place.folder)
+        file = step.run.file(self.place.folder)
         if not os.path.lexists(file):
             return False
         result = read_result(file)
-        if result.status == "done" and result.settings != step.digest:
-            if self.plan.absent:  # only looked at: of what is not here no digest is known
-                return False
+        if result.status != "done":
+            return False
+        if result.settings != step.digest and not self.plan.missing:
             differing = [
                 name for name, part in step.parts.items() if result.parts.get(name) != part
             ]
             raise MismatchError(
-                f"{file} was made with other settings or data: "
-                f"{', '.join(differing) or 'which is not known'}",
+                f"{file} was made with other settings or data: {', '.join(differing)}",
                 "choose another --output, or remove the file to repeat the run",
             )
-        if result.status != "done":
-            return False
-        measures = [str(parse_measure(name, answers=True)) for name in step.measures]
-        if without := result.lacking((test.collection for test in step.tests), measures):
-            raise damaged(file, f"{' and '.join(measures)} of {', '.join(without)} are not there")
         return True
 
     def _needed(self, steps: Iterable[Step]) -> dict[str, Step]:
         """These steps and those they need, as far as they are not done, in their order."""
-        found: dict[str, Step] = {}
-        left = [step for step in steps if step.name not in self.done]
+        found: set[str] = set()
+        left = [step.name for step in steps]
         while left:
-            step = left.pop()
-            if step.name not in found:
-                found[step.name] = step
-                left += [self.plan.steps[n] for n in step.needs if n not in self.done]
-        # A model goes before the first cell that needs it; the base before everything.
-        return dict(
-            sorted(found.items(), key=lambda item: (item[1].order, item[1].cell is not None))
-        )
+            name = left.pop()
+            if name not in found and name not in self.done:
+                found.add(name)
+                left += self.plan.steps[name].needs
+        return {name: step for name, step in self.plan.steps.items() if name in found}
 
     def next(self, seconds: float | None) -> Step | None:
         """The next step that can begin, and end in so many seconds; it is not waiting any more."""
         for name, step in self.waiting.items():
             ready = self.done.issuperset(step.needs)
-            if ready and (seconds is None or self.expected(step) <= seconds):
+            if ready and (seconds is None or self._expected(step) <= seconds):
                 return self.waiting.pop(name)
         return None
 
     def finish(self, step: Step, seconds: float) -> None:
-        """Counts a step as done, and removes the models that no cell that is left needs."""
+        """Counts a step as done, and removes the models that no run that is left needs."""
         self.done.add(step.name)
-        self._seconds[_alike(step)].append(seconds)
-        self._ratios[step.work].append(seconds / _guess(step))
-        if step.cell is not None:
+        self._seconds[step.work].append(seconds)
+        if step.run is not None:
             self.remove_models()
 
     def fail(self, step: Step, reason: str) -> bool:
@@ -99,58 +83,36 @@ class Schedule:
         return False
 
     def _give_up(self, step: Step, reason: str) -> None:
-        """Marks a step and all that wait for it as failed; a cell gets a row with the reason."""
+        """Marks a step and all that wait for it as failed; a run gets a file with the reason."""
         self.failed[step.name] = reason
-        if step.cell is not None:
-            result = CellResult(
-                cell=step.cell, status="failed", reason=reason, settings=step.digest,
+        if step.run is not None:
+            result = Result(
+                run=step.run, status="failed", reason=reason, settings=step.digest,
                 parts=dict(step.parts), machine=environment(),
             )  # fmt: skip
             write_result(self.place.folder, result)
-            return
         for other in [one for one in self.waiting.values() if step.name in one.needs]:
             if self.waiting.pop(other.name, None) is not None:
                 self._give_up(other, f"{step.name}: {reason}")
 
     def remove_models(self) -> None:
-        """Removes the models that neither cells that are left nor their models need.
+        """Removes the models that neither runs that are left nor their models need."""
+        runs = [step for step in self.plan.steps.values() if step.run is not None]
+        needed = {name for step in self._needed(runs).values() for name in step.needs}
+        for name in self.place.models.keys() - needed - {"base"}:
+            self.done.discard(name)
+            self.place.remove(name)
 
-        Also what a step left in its folder of work, if it was killed after its model was whole.
-        """
-        cells = [step for step in self.plan.steps.values() if step.cell is not None]
-        needed = {name for step in self._needed(cells).values() for name in step.needs}
-        for name, folder in self.place.folders.items():
-            if name not in needed and name != "base":
-                self.done.discard(name)
-                for parent in (MODELS, WORK):
-                    shutil.rmtree(self.place.folder / parent / folder, ignore_errors=True)
+    def _expected(self, step: Step) -> float:
+        """The seconds that steps of this type took on average; 0 before the first."""
+        return fmean(self._seconds[step.work] or [0.0])
 
-    def expected(self, step: Step) -> float:
-        """The seconds that a step takes: as others like it took, or a guess scaled by others."""
-        if known := self._seconds.get(_alike(step)):
-            return fmean(known)
-        return _guess(step) * fmean(self._ratios[step.work] or [1.0])
-
-    def seconds_left(self, running: Mapping[str, float], workers: int) -> float:
-        """About how long it takes until nothing waits or runs."""
-        begun = (max(0.0, self.expected(self.plan.steps[n]) - t) for n, t in running.items())
-        return (sum(map(self.expected, self.waiting.values())) + sum(begun)) / max(1, workers)
+    def seconds_left(self, workers: int) -> float:
+        """About how long it takes until nothing waits; 0 before anything is known."""
+        return sum(map(self._expected, self.waiting.values())) / max(1, workers)
 
     def counts(self) -> tuple[int, int, int]:
         """How many of the chosen steps are done, left and failed."""
-        names = [step.name for step in self.chosen]
-        done, failed = (sum(n in group for n in names) for group in (self.done, self.failed))
+        names = {step.name for step in self.chosen}
+        done, failed = len(names & self.done), len(names & self.failed.keys())
         return done, len(names) - done - failed, failed
-
-
-def _guess(step: Step) -> float:
-    """The seconds of a step on a large GPU, alone."""
-    tokens = 0.0 if step.cell is not None else step.tokens
-    return _OVERHEAD[step.work] + tokens / _RATE
-
-
-def _alike(step: Step) -> str:
-    """A name for steps that take about as long."""
-    if step.cell is not None:
-        return f"cell {step.cell.task} {step.cell.kind}"
-    return f"{step.work} {step.name.rpartition('/p')[0]}"
