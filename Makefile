@@ -58,7 +58,7 @@ lock: ## resolve the dependencies anew and write requirements/*.lock
 	$(LOCKING)/test/bin/pip $(FREEZE) > $(LOCKING)/test.lock
 	$(LOCKING)/run/bin/pip install --quiet --quiet --upgrade pip
 	$(LOCKING)/run/bin/pip install --quiet --quiet $(TORCH)
-	$(LOCKING)/run/bin/pip install --quiet --quiet --constraint $(LOCKING)/test.lock --editable '.[minilm]' hatchling editables
+	$(LOCKING)/run/bin/pip install --quiet --quiet --constraint $(LOCKING)/test.lock --editable '.[minilm,serve]' hatchling editables
 	$(LOCKING)/run/bin/pip $(FREEZE) > $(LOCKING)/run.lock
 	mv $(LOCKING)/test.lock $(LOCKING)/run.lock requirements/
 	rm -rf $(LOCKING)
