@@ -94,10 +94,10 @@ def main() -> None:
             folder = _indexed(place, corpus, kind, given.model)
             print(f"\n{kind}: isthmus serve")
             server = _isthmus(folder, given.remembered)
-            whole = _measure(server, "/api/search?depth=10&q=", queries, given)
+            whole = _measure(server, "/api/search?k=10&show=snippets&q=", queries, given)
             if kind == "bm25":
                 print("bm25: isthmus serve, ids and scores alone")
-                path = "/api/search?depth=10&texts=false&q="
+                path = "/api/search?k=10&show=ids&q="
                 bare = _measure(server, path, queries, given)
                 print("bm25: bm25s behind a FastAPI handler, ids and scores alone")
                 peer = _measure(_peer(corpus), "/search?k=10&q=", queries, given)
@@ -135,13 +135,13 @@ def _watch(server: _Server, requests: Sequence[str], given: argparse.Namespace) 
 
 
 class _Server:
-    """A server in a process of its own, which says its port in its first line."""
+    """A server in a process of its own, which says its port."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert "http://" in line, f"no server: {line!r}"
+        line = next((one for one in self._process.stdout if "http://" in one), "")
+        assert line, "no server"
         self.port = int(line.strip().rstrip("/").rpartition(":")[2])
         asyncio.run(_ready(self.port))
 

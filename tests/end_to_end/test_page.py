@@ -50,8 +50,8 @@ MANY = [
 
 
 @pytest.fixture(scope="module")
-def indexes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """BM25 and a dense index of the same documents."""
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """BM25 and a dense index of the same documents, and their hybrid."""
     folder = tmp_path_factory.mktemp("page")
     lines = [(name, *texts) for name, texts in DOCUMENTS.items()] + MANY
     records = [{"_id": name, "title": title, "text": text} for name, title, text in lines]
@@ -60,10 +60,9 @@ def indexes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     tokenizer = new_tokenizer([text[:2000] for _, _, text in lines], 400)
     backbone = new_backbone("tiny", tokenizer.rows, tokenizer.pad_id, max_length=64, seed=0)
     settings = DenseSettings(pooling="mean", query_max_length=32, document_max_length=64)
-    DenseEncoder(backbone, tokenizer, settings).save(folder / "model")
-    isthmus.index(str(corpus), folder / "bm25")
-    isthmus.index(str(corpus), folder / "dense", model=str(folder / "model"))
-    return [folder / "bm25", folder / "dense"]
+    DenseEncoder(backbone, tokenizer, settings).save(folder / "dense")
+    isthmus.index(str(corpus), folder / "both", hybrid=["bm25", str(folder / "dense")])
+    return folder / "both"
 
 
 @contextmanager
@@ -79,10 +78,9 @@ def served(app: Any) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def address(indexes: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of both and their hybrid, that takes judgements."""
-    judged = str(tmp_path_factory.mktemp("judged"))
-    with served(open_app(indexes, settings={"judgements": judged, "title": "Harbours"})) as found:
+    with served(open_app(index, judgements=tmp_path_factory.mktemp("judged"))) as found:
         yield found
 
 
@@ -265,9 +263,9 @@ def test_hostile_documents_are_text(watched: Any) -> None:
     expect(text).to_contain_text("The server sends no more: 90,000 characters are left out.")
 
 
-def test_a_token_is_asked_for_and_leaves_the_address(browser: Any, indexes: list[Path]) -> None:
+def test_a_token_is_asked_for_and_leaves_the_address(browser: Any, index: Path) -> None:
     token = "a-token-that-is-long-enough"
-    with served(open_app(indexes[:1], token=token)) as address:
+    with served(open_app(index, token=token)) as address:
         page = Watched(browser, address).page
         page.goto(f"{address}/?q=keeper#token={token}")
         expect(page.locator(".hit h3").first).to_have_text("The keeper")
@@ -297,6 +295,14 @@ def test_a_narrow_screen(watched: Any) -> None:
     assert panel.evaluate("one => one.scrollWidth") <= 360
     page.get_by_role("button", name="Close").tap()
     expect(panel).not_to_be_visible()
+
+
+def test_the_api_is_described_without_anything_from_elsewhere(watched: Any) -> None:
+    tab = watched()
+    tab.page.goto(f"{tab.address}/docs")
+    search = tab.page.locator(".address").filter(has_text="GET /api/search")
+    expect(search.locator("tr").filter(has_text="Number of hits.")).to_contain_text("1 to 100")
+    expect(search.locator("pre")).to_contain_text("snippet")
 
 
 def lightness(page: Any) -> float:

@@ -30,10 +30,12 @@ class Server:
         commands.start("serve", *arguments, "--port", "0")
         for _ in range(600):
             printed = (commands.folder / "stdout").read_text(encoding="utf-8")
-            if printed.endswith("\n"):
+            if "stop with" in printed:
                 break
             time.sleep(0.05)
-        self.address, _, self.token = printed.strip().partition("#token=")
+        self.printed = printed
+        page = next(line for line in printed.splitlines() if "page" in line).split()[-1]
+        self.address, _, self.token = page.partition("#token=")
         self.port = int(self.address.rstrip("/").rpartition(":")[2])
 
     def ask(self, path: str, body: object = None, method: str | None = None) -> Any:
@@ -86,7 +88,7 @@ def test_a_request_under_way_is_answered_before_the_server_stops(
 
 
 def test_what_was_acknowledged_outlives_a_kill(commands: Commands, index: Path) -> None:
-    server = Server(commands, index, "--writable", "--host", "0.0.0.0")
+    server = Server(commands, index, "--read-write", "--host", "0.0.0.0")
     assert server.token
     with pytest.raises(HTTPError, match="401"):
         urlopen(f"http://127.0.0.1:{server.port}/api/about", timeout=60)
@@ -95,7 +97,7 @@ def test_what_was_acknowledged_outlives_a_kill(commands: Commands, index: Path) 
     server.kill()
     assert [hit.id for hit in isthmus.search(index, "volcano")] == ["new"]
     assert "d0" not in {hit.id for hit in isthmus.search(index, "water")}
-    again = Server(commands, index, "--writable", "--set", "check_seconds=0.05")
+    again = Server(commands, index, "--read-write", "--set", "check_seconds=0.05")
     assert [hit["id"] for hit in again.ask("/api/search?q=volcano")["hits"]] == ["new"]
     assert again.stop().returncode == 0
 
@@ -112,7 +114,7 @@ def test_commits_of_others_are_taken_up_and_no_request_is_lost(
         if number == 4:
             isthmus.merge(index)
         for _ in range(500):  # every one of which must be answered
-            hits = server.ask(f"/api/search?q=word{number}+water&depth=20")["hits"]
+            hits = server.ask(f"/api/search?q=word{number}+water&k=20")["hits"]
             if hits[0]["id"] == f"n{number}":
                 break
         assert hits[0]["id"] == f"n{number}"

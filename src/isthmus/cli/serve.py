@@ -7,28 +7,21 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import Model, Reranker, settings_option
+from isthmus.cli.options import Reranker, settings_option
 
 Indexes = Annotated[
-    list[str],
-    typer.Argument(metavar="INDEX…", help="Index folders of one corpus, or what `tune` wrote."),
+    list[str], typer.Argument(metavar="INDEX…", help="Index folders of the same documents.")
 ]
-With = Annotated[
-    list[str] | None,
-    typer.Option("--with", help="Another index beside them, as for `search`. Repeatable."),
-]
-Host = Annotated[
-    str | None, typer.Option(help="Where to listen: 127.0.0.1. Elsewhere, requests need a token.")
-]
+Host = Annotated[str, typer.Option(help="Where to listen. Not on loopback, requests need a token.")]
 Token = Annotated[
     str | None,
     typer.Option(
-        envvar="ISTHMUS_TOKEN",
-        help="What requests must bring. Left out where one is needed: made and printed.",
+        help="Token that requests must bring. Default: $ISTHMUS_TOKEN; where one is needed, made "
+        "and printed."
     ),
 ]
-Writable = Annotated[
-    bool, typer.Option("--writable", help="Let documents be added and deleted over the API.")
+ReadWrite = Annotated[
+    bool, typer.Option("--read-write", help="Let documents be added and deleted over the API.")
 ]
 Judgements = Annotated[
     str | None,
@@ -42,38 +35,32 @@ Judgements = Annotated[
 
 def serve(
     indexes: Indexes,
-    hybrid: With = None,
     rerank: Reranker = None,
-    model: Model = None,
-    host: Host = None,
-    port: Annotated[int | None, typer.Option(help="8080; 0 takes any free one.")] = None,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes any free one.")] = 8080,
     token: Token = None,
-    writable: Writable = False,
+    read_write: ReadWrite = False,
     judgements: Judgements = None,
-    title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
-    settings: Annotated[list[str] | None, settings_option("serve", "limits.depth=50")] = None,
+    settings: Annotated[list[str] | None, settings_option("serve", "limits.k=50")] = None,
 ) -> None:
     """Serve indexes as a search page and an HTTP API (the extra `serve`).
 
-    Every index is a retriever; several are also fused, and the result re-ranked with --rerank, all
-    of them side by side on the page. Documents that are added, and newer indexes, are taken up
-    while it runs. Ctrl-C or SIGTERM stops it once requests under way are answered. The API is
-    described at /openapi.json.
+    Every index is a retriever, and an index of several is also their hybrid; with --rerank the
+    result is re-ranked. The page shows them side by side. A changed index is picked up while it
+    runs. Ctrl-C or SIGTERM stops it once requests under way are answered. The API is described at
+    /docs.
 
     Examples: isthmus serve indexes/both; isthmus serve indexes/bm25 indexes/dense --rerank
-    runs/reranker; isthmus serve indexes/both --writable --judgements judged; isthmus serve
+    runs/reranker; isthmus serve indexes/both --read-write --judgements judged; isthmus serve
     indexes/both --host 0.0.0.0 --port 80
     """
     isthmus.serve(
         indexes,
-        hybrid=hybrid or (),
         rerank=rerank,
-        model=model,
         host=host,
         port=port,
         token=token,
-        writable=writable or None,
+        read_write=read_write,
         judgements=judgements,
-        title=title,
         settings=settings,
     )

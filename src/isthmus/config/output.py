@@ -104,17 +104,6 @@ def claimed(folder: Path, verb: str, identity: Mapping[str, Any]) -> Iterator[bo
         yield _claim(folder, verb, identity)
 
 
-def overwritten(folder: Path, verb: str) -> None:
-    """Empties a folder that holds the work of this command; any other is left for a refusal."""
-    if (folder / SNAPSHOT).is_file() and read_snapshot(folder).get("verb") == verb:
-        with only_writer(folder), writing(folder):
-            for entry in where_it_leads(folder).iterdir():
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                elif entry.name != LOCK:
-                    entry.unlink()
-
-
 def _is_closed(folder: Path) -> bool:
     """Whether this process may not write into a folder, which then needs no lock."""
     return folder.is_dir() and not os.access(folder, os.W_OK)

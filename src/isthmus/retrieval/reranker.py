@@ -65,6 +65,10 @@ class RerankingSearcher:
         """The documents with these ids; of long ones, the best passage for the query."""
         return self.searcher.documents(ids, query)
 
+    def scores(self, pairs: Sequence[tuple[str, Document]]) -> npt.NDArray[np.float32]:
+        """One score per pair of a query's text and a document."""
+        return self.scorer.score(pairs)
+
     def search(
         self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
     ) -> list[Ranking]:
@@ -75,7 +79,7 @@ class RerankingSearcher:
             for query, ranking in zip(queries, found, strict=True)
             for document in self.documents(ranking.document_ids[: self.candidates], query.text)
         ]
-        scores = iter(self.scorer.score(pairs).tolist())  # of all queries: better filled batches
+        scores = iter(self.scores(pairs).tolist())  # of all queries: better filled batches
         return [self._reordered(ranking, scores).top(depth) for ranking in found]
 
     def _reordered(self, ranking: Ranking, scores: Iterator[float]) -> Ranking:

@@ -77,7 +77,7 @@ class Searcher:
         """One ranking per query, at most `depth` long; empty for queries skipped as problems."""
         asked = usable(queries, self.has_tokens, depth, problems)
         ids, texts = [query.id for query in asked], [query.text for query in asked]
-        answers = self.index.search(self._queries(texts), depth, ids) if texts else []
+        answers = self.index.search(self.query_vectors(texts), depth, ids) if texts else []
         found = {ranking.query_id: ranking for ranking in answers}
         return [found.get(query.id, Ranking(query.id)) for query in queries]
 
@@ -91,7 +91,7 @@ class Searcher:
         found = [Ranking(query.id) for query in queries]
         if not readable:
             return found
-        vectors = self._queries([queries[number].text for number in readable])
+        vectors = self.query_vectors([queries[number].text for number in readable])
         for place, number in enumerate(readable):
             ids, query_id = candidates[number].document_ids, queries[number].id
             if ids:
@@ -114,7 +114,9 @@ class Searcher:
         """
         if isinstance(self.index, LongDocuments):
             wanted = list(ids)
-            asked = None if query is None or not self.has_tokens(query) else self._queries([query])
+            asked = (
+                None if query is None or not self.has_tokens(query) else self.query_vectors([query])
+            )
             found = self.index.shown(asked, wanted)
             if len(found) == len(wanted):
                 return found
@@ -136,7 +138,7 @@ class Searcher:
         row = self.index.store.row(document_id)
         return None if row is None else self.index.store.document(row)
 
-    def _queries(self, texts: Sequence[str]) -> Any:
+    def query_vectors(self, texts: Sequence[str]) -> Any:
         """The queries as the index takes them: texts for BM25, vectors otherwise."""
         return texts if self.encoder is None else self.encoder.encode_queries(texts)
 

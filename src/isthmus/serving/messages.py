@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -45,7 +45,7 @@ class LimitsAbout(BaseModel):
     """The most that a request may ask for."""
 
     query_characters: int
-    depth: int
+    k: int
     documents: int
 
 
@@ -56,7 +56,7 @@ class About(BaseModel):
     documents: int
     retrievers: list[RetrieverAbout]
     default: str
-    writable: bool
+    read_write: bool
     judging: bool
     limits: LimitsAbout
 
@@ -69,7 +69,10 @@ class SnippetPart(BaseModel):
 
 
 class FoundDocument(BaseModel):
-    """A hit; of a document in passages, its best one, with heading and place."""
+    """A hit; of a document in passages, its best one, with heading and place.
+
+    The text is at most 20,000 characters of it; /api/document has more.
+    """
 
     id: str
     rank: int
@@ -78,6 +81,7 @@ class FoundDocument(BaseModel):
     snippet: list[SnippetPart]
     heading: str | None
     place: str | None
+    text: str
 
 
 class SearchAnswer(BaseModel):
@@ -141,6 +145,3 @@ class UpdateAnswer(BaseModel):
     replaced: int
     deleted: int
     documents: int
-
-
-Json = dict[str, Any]

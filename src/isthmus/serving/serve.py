@@ -1,12 +1,14 @@
-"""The verb `isthmus serve`: indexes as an HTTP API and a page."""
+"""The command `isthmus serve`: indexes as an HTTP API and a page."""
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.util import find_spec
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,89 +21,109 @@ from isthmus.serving.settings import ServeSettings
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from isthmus.serving.service import Service
+
 _SHORTEST = 16  # characters of a token
 
 
 def serve(
     indexes: Iterable[str | Path] | str | Path,
     *,
-    hybrid: Iterable[str | Path] | str | Path = (),
     rerank: str | None = None,
-    model: str | None = None,
-    host: str | None = None,
-    port: int | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8080,
     token: str | None = None,
-    writable: bool | None = None,
+    read_write: bool = False,
     judgements: str | Path | None = None,
-    title: str | None = None,
     settings: ServeSettings | Overrides = None,
 ) -> None:
-    """Serves indexes of one corpus until it is stopped; requests under way then come to their end.
+    """Serves indexes of the same documents until it is stopped; requests under way are finished.
 
-    Every index is a retriever, and so are several fused and, with `rerank`, re-ranked. Elsewhere
-    than on loopback requests need a token, which is made and printed where none is given.
+    Every index is a retriever, and so are the hybrids among them and, with `rerank`, the default
+    one re-ranked. Elsewhere than on loopback requests need a token, which is made and printed where
+    none is given, here or in the variable ISTHMUS_TOKEN.
     """
-    flags = {
-        "hybrid": several(hybrid) or None,
-        "rerank.model": rerank,
-        "model": model,
-        "host": host,
-        "port": port,
-        "writable": writable,
-        "judgements": None if judgements is None else str(judgements),
-        "title": title,
-    }
-    chosen = ServeSettings.given(settings, flags)
-    _check_packages()
-    if token is None and not chosen.is_local:
+    chosen = ServeSettings.given(settings, {"rerank.model": rerank})
+    token = token or os.environ.get("ISTHMUS_TOKEN")
+    if token is None and not is_local(host):
         token = secrets.token_urlsafe(24)
-    with _listening(chosen.host, chosen.port) as listener:  # before anything is loaded
-        app = open_app(indexes, token=token, settings=chosen)
-        port = listener.getsockname()[1]
-        shown = f"[{chosen.host}]" if ":" in chosen.host else chosen.host
-        result(f"http://{shown}:{port}/" + ("" if token is None else f"#token={token}"))
-        _run(app, listener, chosen)
+    with _listening(host, port) as listener:  # before anything is loaded
+        service = _opened(indexes, token, read_write, judgements, chosen)
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{listener.getsockname()[1]}/"
+        welcome = _welcome(service, address, "" if token is None else f"#token={token}")
+        _run(_guarded(service, token, is_local(host)), listener, chosen, welcome)
 
 
 def open_app(
     indexes: Iterable[str | Path] | str | Path,
     *,
     token: str | None = None,
+    local: bool = True,
+    read_write: bool = False,
+    judgements: str | Path | None = None,
     settings: ServeSettings | Overrides = None,
 ) -> ASGIApp:
-    """The server as an ASGI app, everything loaded, for a server of one's own or for tests."""
+    """The server as an ASGI app, everything loaded, for a server of one's own or for tests.
+
+    A `local` one answers only requests for names of this machine, and for those of `hosts`.
+    """
     chosen = ServeSettings.given(settings)
+    return _guarded(_opened(indexes, token, read_write, judgements, chosen), token, local)
+
+
+def is_local(host: str) -> bool:
+    """Whether only programs on this machine reach a server that listens there."""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _opened(
+    indexes: Iterable[str | Path] | str | Path,
+    token: str | None,
+    read_write: bool,
+    judgements: str | Path | None,
+    settings: ServeSettings,
+) -> Service:
     folders = several(indexes)
     check_arguments("serve", {f"indexes[{n}]": folder for n, folder in enumerate(folders)})
-    _check(folders, token)
-    _check_packages()
-    from isthmus.serving.api import application
-    from isthmus.serving.guard import Guard
-    from isthmus.serving.service import Service
-
-    service = Service(folders, chosen)
-    title = chosen.title or Path(folders[0]).resolve().name
-    hosts = chosen.hosts if chosen.is_local else None
-    return Guard(application(service, title), service.measurements, chosen.limits, token, hosts)
-
-
-def _check_packages() -> None:
-    for package in ("fastapi", "prometheus_client", "uvicorn"):
-        if find_spec(package) is None:
-            raise MissingPackageError(package, extra="serve", needed_for="isthmus serve")
-
-
-def _check(folders: list[str], token: str | None) -> None:
     if not folders:
-        raise SettingsError(
-            "there is no index to serve",
-            "name one: isthmus serve INDEX",
-        )
+        raise SettingsError("there is no index to serve", "name one: isthmus serve INDEX")
     if token is not None and (len(token) < _SHORTEST or not token.isascii()):
         raise SettingsError(
             f"--token: a token of {len(token)} characters is soon guessed, or cannot be sent",
             f"give {_SHORTEST} ASCII characters or more, or leave it out: one is made and printed",
         )
+    for package in ("fastapi", "prometheus_client", "uvicorn"):
+        if find_spec(package) is None:
+            raise MissingPackageError(package, extra="serve", needed_for="isthmus serve")
+    from isthmus.serving.service import Service
+
+    return Service(folders, settings, read_write, judgements)
+
+
+def _guarded(service: Service, token: str | None, local: bool) -> ASGIApp:
+    from isthmus.serving.app import application
+    from isthmus.serving.guard import Guard
+
+    settings = service.settings
+    hosts = settings.hosts if local else None
+    limit = settings.limits.body_bytes
+    return Guard(application(service), service.measurements, limit, token, hosts)
+
+
+def _welcome(service: Service, address: str, fragment: str) -> str:
+    """What is served, where, and how to stop it."""
+    now = service.current
+    names = ", ".join(f"{one}{' (default)' * (one == now.default)}" for one in now.by_name)
+    return (
+        f"serving {now.documents:,} documents of {now.source}\n"
+        f"  retrievers  {names}\n"
+        f"  page        {address}{fragment}\n"
+        f"  API         {address}docs{fragment}\n"
+        "stop with Ctrl-C"
+    )
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -112,15 +134,21 @@ def _listening(host: str, port: int) -> socket.socket:
         # Else an answer in two parts waits for the other side to acknowledge the first: 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise OutputError(
-            f"nothing can listen at --host {host} --port {port} ({error.strerror})",
+            f"nothing can listen at --host {host} --port {port} "
+            f"({getattr(error, 'strerror', None) or error})",
             "choose another: --port 0 takes any free one",
         ) from None
 
 
-def _run(app: ASGIApp, listener: socket.socket, settings: ServeSettings) -> None:
+def _run(app: ASGIApp, listener: socket.socket, settings: ServeSettings, welcome: str) -> None:
     import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            result(welcome)
 
     config = uvicorn.Config(
         app,
@@ -134,4 +162,4 @@ def _run(app: ASGIApp, listener: socket.socket, settings: ServeSettings) -> None
         timeout_graceful_shutdown=settings.stop_seconds,
     )
     with suppress(KeyboardInterrupt):  # the signal that stopped it, once more
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config).run(sockets=[listener])

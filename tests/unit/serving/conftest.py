@@ -51,8 +51,8 @@ def open_client() -> Iterator[Callable[..., TestClient]]:
     """Opens a server and gives its client; all are closed when the test ends."""
     with ExitStack() as clients:
 
-        def opened(index: Path, token: str | None = None, **settings: Any) -> TestClient:
-            app = isthmus.open_app(index, token=token, settings=settings)
+        def opened(index: Path | list[Path], **options: Any) -> TestClient:
+            app = isthmus.open_app(index, **options)
             return clients.enter_context(TestClient(app, base_url="http://localhost"))
 
         yield opened

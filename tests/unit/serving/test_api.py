@@ -12,12 +12,13 @@ from threading import Event
 import pytest
 from starlette.testclient import TestClient
 from tests.factories import write_corpus
+from tests.unit.serving.conftest import TEXTS
 from transformers import BertConfig, BertForSequenceClassification
 
 import isthmus
-from isthmus.errors import InputError
+from isthmus.errors import InputError, MismatchError
 from isthmus.retrieval.hybrid_folder import read_hybrid
-from isthmus.serving.api import page_files
+from isthmus.serving.app import page_address, page_files
 from isthmus.serving.service import Service
 from isthmus.serving.settings import ServeSettings
 from isthmus.text.tokenizer import Tokenizer
@@ -45,7 +46,7 @@ def test_every_retriever_answers_as_search_does(client: TestClient, folders: Pat
     for name, index in (("bm25", places[0]), ("encoder", places[1]), ("hybrid", folders / "both")):
         expected = isthmus.search(index, "the river bank", depth=4)
         found = client.get(
-            "/api/search", params={"q": "the river bank", "retriever": name, "depth": 4}
+            "/api/search", params={"q": "the river bank", "use": name, "k": 4}
         ).json()
         assert [hit["id"] for hit in found["hits"]] == [hit.id for hit in expected]
         scores = [hit["score"] for hit in found["hits"]]
@@ -53,21 +54,24 @@ def test_every_retriever_answers_as_search_does(client: TestClient, folders: Pat
         shown = ["".join(part["text"] for part in hit["snippet"]) for hit in found["hits"]]
         assert shown == [hit.snippet for hit in expected]
         assert [hit["rank"] for hit in found["hits"]] == list(range(1, len(expected) + 1))
-    bare = client.get("/api/search?q=the%20river%20bank&depth=4&texts=false").json()["hits"]
+    bare = client.get("/api/search?q=the%20river%20bank&k=4&show=ids").json()["hits"]
     assert [(hit["id"], hit["score"]) for hit in bare] == [
         (hit["id"], hit["score"]) for hit in found["hits"]
     ]
-    assert not any(hit["title"] or hit["snippet"] for hit in bare)
+    assert not any(hit["title"] or hit["snippet"] or hit["text"] for hit in bare)
+    some = client.get("/api/search?q=the%20river%20bank&show=snippets").json()["hits"]
+    assert all(hit["snippet"] and not hit["text"] for hit in some)
+    assert {hit["id"]: hit["text"] for hit in found["hits"]}["river"] == TEXTS["river"][1]
 
 
 def test_snippets_mark_words_of_the_query_and_stages_their_time(client: TestClient) -> None:
-    found = client.get("/api/search", params={"q": "the rivers", "retriever": "bm25"}).json()
+    found = client.get("/api/search", params={"q": "the rivers", "use": "bm25"}).json()
     marked = {part["text"] for part in found["hits"][0]["snippet"] if part["match"]}
     assert marked == {"river"}
     spent = found["milliseconds"]
     assert spent.keys() == {"wait", "encode", "search", "rerank", "snippets", "total"}
     assert 0 < spent["search"] <= spent["total"]
-    assert client.get("/api/search?q=a%20river&retriever=encoder").json()["milliseconds"]["encode"]
+    assert client.get("/api/search?q=a%20river&use=encoder").json()["milliseconds"]["encode"]
     metrics = client.get("/metrics").text
     assert 'isthmus_stage_seconds_count{retriever="bm25",stage="search"}' in metrics
     assert 'isthmus_requests_total{path="/api/search",status="200"}' in metrics
@@ -75,7 +79,7 @@ def test_snippets_mark_words_of_the_query_and_stages_their_time(client: TestClie
 
 def test_a_query_that_finds_nothing_says_why(client: TestClient) -> None:
     for query, note in (("the", "no words to search for"), ("zebra", "no document holds a term")):
-        found = client.get("/api/search", params={"q": query, "retriever": "bm25"}).json()
+        found = client.get("/api/search", params={"q": query, "use": "bm25"}).json()
         assert found["hits"] == []
         assert note in found["note"]
 
@@ -95,11 +99,13 @@ def test_documents_come_as_they_are_whole_or_in_passages(
     assert whole["characters"] == len(text)
     (hit,) = cut.get("/api/search?q=sentence%20number%2090").json()["hits"]
     assert hit["place"].startswith("passage ")
+    assert "Sentence number 90 speaks" in hit["text"]
+    assert hit["text"] in text
 
 
 def test_explanations_are_those_of_the_command(client: TestClient, folders: Path) -> None:
     for name in ("bm25", "encoder", "hybrid"):
-        asked = {"q": "river bank", "id": "river", "retriever": name}
+        asked = {"q": "river bank", "id": "river", "use": name}
         found = client.get("/api/explain", params=asked).json()
         expected = isthmus.explain(
             folders / "both" / ("" if name == "hybrid" else f"000001/{name}"), "river bank", "river"
@@ -108,7 +114,7 @@ def test_explanations_are_those_of_the_command(client: TestClient, folders: Path
         assert found["score"] == pytest.approx(expected.score, rel=1e-5)
 
 
-def test_several_indexes_are_fused_and_re_ranked_as_by_search(
+def test_the_hybrid_is_re_ranked_as_by_search(
     folders: Path, tmp_path: Path, open_client: Open
 ) -> None:
     tokenizer = Tokenizer.load(str(folders / "encoder"))
@@ -118,15 +124,14 @@ def test_several_indexes_are_fused_and_re_ranked_as_by_search(
     )  # fmt: skip
     BertForSequenceClassification(config).save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
-    apart = [folders / "both" / "000001" / name for name in ("bm25", "encoder")]
-    client = open_client(apart[0], hybrid=[str(apart[1])], rerank={"model": str(tmp_path)})
+    client = open_client(folders / "both", settings={"rerank": {"model": str(tmp_path)}})
     about = client.get("/api/about").json()
     kinds = {one["name"]: one["kind"] for one in about["retrievers"]}
     assert kinds == {"bm25": "bm25", "encoder": "dense", "hybrid": "hybrid", "reranked": "reranked"}
     assert about["default"] == "reranked"
     for name, model in (("hybrid", None), ("reranked", str(tmp_path))):
-        expected = isthmus.search(apart[0], "a river", hybrid=apart[1], rerank=model)
-        found = client.get("/api/search", params={"q": "a river", "retriever": name}).json()
+        expected = isthmus.search(folders / "both", "a river", rerank=model)
+        found = client.get("/api/search", params={"q": "a river", "use": name}).json()
         assert [hit["id"] for hit in found["hits"]] == [hit.id for hit in expected]
         assert bool(found["milliseconds"]["rerank"]) is (name == "reranked")
     explained = client.get("/api/explain?q=a%20river&id=river").json()
@@ -135,20 +140,35 @@ def test_several_indexes_are_fused_and_re_ranked_as_by_search(
     assert models["encoder"] == "encoder"
     assert models["reranked"] == tmp_path.name
     for answer in (about, found, explained):
-        assert str(folders.parent) not in json.dumps(answer), "where models lie on this machine"
+        assert str(folders.parent) not in json.dumps(answer), "where models are on this machine"
+
+
+def test_several_indexes_are_served_under_their_names(
+    folders: Path, tmp_path: Path, open_client: Open
+) -> None:
+    apart = [folders / "both" / "000001" / name for name in ("bm25", "encoder")]
+    about = open_client(apart).get("/api/about").json()
+    assert [one["name"] for one in about["retrievers"]] == ["bm25", "encoder"]
+    assert (about["default"], about["title"]) == ("bm25", "corpus")
+    other = write_corpus(tmp_path / "other.jsonl", {"a": "another text"})
+    isthmus.index(str(other), tmp_path / "index")
+    with pytest.raises(MismatchError) as error:
+        isthmus.open_app([apart[0], tmp_path / "index"])
+    for named in (apart[0], tmp_path / "index", other):
+        assert str(named) in error.value.what
 
 
 @pytest.mark.parametrize(
     ("path", "status", "what"),
     [
-        ("/api/search?q=river&retriever=dens", 404, "no retriever 'dens'"),
-        (f"/api/search?q={'a' * 1001}", 422, "q: String should have at most 1000"),
-        ("/api/search?q=river&depth=101", 422, "depth: Input should be less than or equal to 100"),
-        ("/api/search?q=river&depth=0", 422, "greater than or equal to 1"),
-        ("/api/search", 422, "q: Field required"),
+        ("/api/search?q=river&use=dens", 404, "no retriever 'dens'"),
+        (f"/api/search?q={'a' * 1001}", 422, "should have at most 1000 characters"),
+        ("/api/search?q=river&k=101", 422, "k = '101': should be less than or equal to 100"),
+        ("/api/search?q=river&k=0", 422, "greater than or equal to 1"),
+        ("/api/search", 422, "q is missing"),
         ("/api/document?id=nowhere", 404, "no document 'nowhere'"),
         ("/api/explain?q=river&id=nowhere", 404, "no document 'nowhere'"),
-        ("/api/explain?q=the&id=river&retriever=bm25", 422, "'the' has no words for 'bm25'"),
+        ("/api/explain?q=the&id=river&use=bm25", 422, "'the' has no words for 'bm25'"),
         ("/api/judgements?q=river", 403, "takes no judgements"),
         ("/api/nothing", 404, "Not Found"),
         ("/page/..%2F..%2Fserve.py", 404, "Not Found"),
@@ -172,8 +192,8 @@ def test_parameters_that_an_address_does_not_have_are_refused(client: TestClient
         answer = client.request(method, path, params={"filter": "a"})
         assert answer.status_code == 422, path
         assert refusal(answer) == "there is no parameter 'filter'"
-    answer = client.get("/api/search?q=river&retreiver=bm25")
-    assert answer.json()["error"]["expected"].startswith("retriever, ")
+    answer = client.get("/api/search?q=river&usee=bm25")
+    assert answer.json()["error"]["expected"].startswith("use, ")
     assert client.get("/?q=river&r=bm25").status_code == 200, "what the page shows"
 
 
@@ -190,10 +210,12 @@ def test_what_a_server_was_not_started_for_is_refused(client: TestClient) -> Non
 
 def test_every_file_of_the_page_and_nothing_else_is_served(client: TestClient) -> None:
     for name, (content, kind) in page_files().items():
-        answer = client.get("/" if name == "index.html" else f"/page/{name}")
+        answer = client.get(page_address(name))
         assert answer.content == content
         assert answer.headers["content-type"].startswith(kind)
     assert client.get("/page/index.html").status_code == 404
+    described = (content for content, _ in page_files().values())
+    assert not any(b"https://" in content for content in described), "it works offline"
 
 
 def test_an_error_inside_is_said_without_what_was_inside(
@@ -239,8 +261,9 @@ def test_no_refusal_says_where_things_lie_that_were_named_by_relative_paths(
     model, judged = Path("kept/mine"), Path("kept/judged")
     shutil.copytree(folders / "encoder", model)
     isthmus.index(str(folders / "corpus.jsonl"), "dense", str(model))
-    named = {"model": str(model), "judgements": str(judged)}
-    client = open_client(Path("dense"), writable=True, **named)
+    client = open_client(
+        Path("dense"), read_write=True, judgements=judged, settings={"model": str(model)}
+    )
     model.rename("elsewhere")
     (judged / "corpus.jsonl").write_text("{")
     answer = client.get("/api/explain?q=a%20river&id=river")
@@ -279,7 +302,7 @@ def test_a_document_is_shown_while_another_is_explained(folders: Path) -> None:
 
     async def both() -> None:
         shown = Event()
-        explaining = asyncio.create_task(service.other(lambda: shown.wait(9)))
+        explaining = asyncio.create_task(service.explain(lambda: shown.wait(9)))
         await asyncio.sleep(0)
         assert await service.document(service.current, "river") is not None
         shown.set()
@@ -287,18 +310,3 @@ def test_a_document_is_shown_while_another_is_explained(folders: Path) -> None:
 
     asyncio.run(both())
     service.close()
-
-
-def test_models_are_imported_in_one_thread_before_two_could(
-    own: Path, open_client: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    for room in ("api", "service"):
-        place = f"isthmus.serving.{room}.import_models"
-        monkeypatch.setattr(place, lambda room=room: asked.append(room))
-    client = open_client(own, writable=True, check_seconds=0.0)
-    client.get("/api/explain?q=river&id=river&retriever=bm25")
-    assert asked == [], "which takes none"
-    client.get("/api/explain?q=river&id=river&retriever=encoder")
-    client.post("/api/documents", json={"documents": [{"id": "a", "text": "a river"}]})
-    assert asked == ["api", "service"]

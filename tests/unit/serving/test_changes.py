@@ -21,12 +21,12 @@ NEW = {"id": "fire", "title": "Volcano", "text": "A volcano erupts beside the ri
 
 
 def ids(client: TestClient, query: str, retriever: str = "bm25") -> list[str]:
-    found = client.get("/api/search", params={"q": query, "retriever": retriever}).json()
+    found = client.get("/api/search", params={"q": query, "use": retriever}).json()
     return [hit["id"] for hit in found["hits"]]
 
 
 def test_documents_are_searched_once_they_are_acknowledged(own: Path, open_client: Open) -> None:
-    client = open_client(own, writable=True, check_seconds=0.0)
+    client = open_client(own, read_write=True, settings={"check_seconds": 0.0})
     answer = client.post("/api/documents", json={"documents": [NEW]})
     assert answer.json() == {"added": 1, "replaced": 0, "deleted": 0, "documents": 7}
     assert ids(client, "volcano") == ["fire"]
@@ -45,7 +45,7 @@ def test_documents_are_searched_once_they_are_acknowledged(own: Path, open_clien
 def test_a_change_that_fails_leaves_nothing_behind(
     own: Path, open_client: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = open_client(own, writable=True)
+    client = open_client(own, read_write=True)
     empty = {"documents": [NEW, {"id": "empty", "text": " "}]}
     assert client.post("/api/documents", json=empty).status_code == 422
     with monkeypatch.context() as patch:
@@ -66,19 +66,19 @@ def _no_space(_: object) -> None:
 
 def test_a_writable_server_is_the_one_writer_until_it_ends(own: Path, tmp_path: Path) -> None:
     more = write_corpus(tmp_path / "more.jsonl", {"m": "more"})
-    server = TestClient(isthmus.open_app(own, settings={"writable": True}))
+    server = TestClient(isthmus.open_app(own, read_write=True))
     with server, pytest.raises(OutputError, match="another process is writing"):
         isthmus.add(own, str(more))
     assert isthmus.add(own, str(more)).documents == 7
     apart = ["/".join((str(own), "000002", name)) for name in ("bm25", "encoder")]
     with pytest.raises(SettingsError, match="cannot be changed together"):
-        isthmus.open_app(apart, settings={"writable": True})
+        isthmus.open_app(apart, read_write=True)
 
 
 def test_an_index_that_was_replaced_takes_documents_and_a_missing_one_says_so(
     own: Path, folders: Path, open_client: Open
 ) -> None:
-    client = open_client(own, writable=True, check_seconds=0.0)
+    client = open_client(own, read_write=True, settings={"check_seconds": 0.0})
     other = own.with_name("other")
     own.rename(other)
     answer = client.post("/api/documents", json={"documents": [NEW]})
@@ -114,8 +114,8 @@ def test_what_others_commit_is_taken_up_and_requests_keep_what_they_began_with(
     assert before.document("river") is not None
     assert before.document("fire") is None
     for offer in before.by_name.values():
-        assert isthmus.explain(offer.plain, "river bank", "river").score
-    one, two = (now.by_name["encoder"].plain.encoder for now in (before, after))  # type: ignore[attr-defined]
+        assert isthmus.explain(offer.retriever, "river bank", "river").score
+    one, two = (now.by_name["encoder"].retriever.encoder for now in (before, after))  # type: ignore[attr-defined]
     assert one is two, "the encoder was loaded again"
     service.close()
 

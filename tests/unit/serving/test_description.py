@@ -31,8 +31,12 @@ def schema(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The description of a server that does all that servers can, over files of its own."""
     place = tmp_path_factory.mktemp("drawn")
     index = shutil.copytree(folders / "both", place / "both")
-    allowed = {"writable": True, "judgements": str(place / "judged"), "hosts": ["testserver"]}
-    app = isthmus.open_app(index, settings={**allowed, "check_seconds": 0.0})
+    app = isthmus.open_app(
+        index,
+        read_write=True,
+        judgements=place / "judged",
+        settings={"hosts": ["testserver"], "check_seconds": 0.0},
+    )
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 
@@ -55,6 +59,12 @@ def test_no_request_is_an_error_of_the_server_and_answers_are_as_described(schem
             answers()
     assert {200, 404, 422} <= answered
     assert max(answered) < 500
+
+
+def test_every_parameter_has_a_description(schema: Any) -> None:
+    for operation in (found.ok() for found in schema.get_all_operations()):
+        for one in operation.definition.raw.get("parameters", ()):
+            assert one["description"], (operation.path, one["name"])
 
 
 def _has_input(operation: Any) -> bool:

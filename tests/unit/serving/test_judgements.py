@@ -52,7 +52,7 @@ def test_judgements_are_a_split_that_evaluate_reads(
 def test_the_judgement_of_a_deleted_document_can_be_taken_back(
     own: Path, tmp_path: Path, open_client: Open
 ) -> None:
-    client = open_client(own, writable=True, judgements=str(tmp_path / "judged"))
+    client = open_client(own, read_write=True, judgements=str(tmp_path / "judged"))
     body = {"query": "river", "id": "river", "grade": 2}
     assert client.post("/api/judgements", json=body).status_code == 200
     assert client.delete("/api/documents?id=river").status_code == 200
@@ -65,7 +65,7 @@ def test_documents_added_later_are_kept_beside_their_judgements(
     own: Path, tmp_path: Path, open_client: Open
 ) -> None:
     judged = tmp_path / "judged"
-    client = open_client(own, writable=True, judgements=str(judged))
+    client = open_client(own, read_write=True, judgements=str(judged))
     before = (judged / "corpus.jsonl").read_text(encoding="utf-8")
     new = {"id": "fire", "title": "Volcano", "text": "A volcano erupts."}
     assert client.post("/api/documents", json={"documents": [new]}).status_code == 200

@@ -50,7 +50,8 @@ export function post(name, body, signal = null) {
   return request(`api/${name}`, { method: "POST", headers, body: JSON.stringify(body) }, signal);
 }
 
-async function request(address, options, signal) {
+/** The answer of a request to an address of this server. */
+export async function request(address, options = {}, signal = null) {
   const patience = AbortSignal.timeout(PATIENCE);
   const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
   let answer;

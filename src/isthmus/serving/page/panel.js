@@ -97,7 +97,7 @@ export class Panel {
   async explain(query, id, retriever, place) {
     const { signal } = this.explaining;
     try {
-      const found = await get("explain", { q: query, id, retriever: retriever.name }, signal);
+      const found = await get("explain", { q: query, id, use: retriever.name }, signal);
       place.replaceChildren(
         h("p", { class: "standing" }, found.rank ? [h("b", {}, `Rank ${count(found.rank)}`), ", "] : "", "score ", h("b", {}, number(found.score)), found.model ? [" by ", own(found.model, { class: "quiet" })] : ""),
         explained(found));

@@ -19,7 +19,7 @@ export class Search {
     this.answers = new Map(); // by retriever; a Failure where there is none
     this.pending = new Set();
     this.controller = new AbortController();
-    const allowed = DEPTHS.filter((depth) => depth <= about.limits.depth);
+    const allowed = DEPTHS.filter((depth) => depth <= about.limits.k);
     $("depth").append(...allowed.map((depth) => h("option", { value: depth }, String(depth))));
     $("depth").addEventListener("change", (event) => go({ depth: Number(event.target.value) }));
     this.chips();
@@ -33,7 +33,7 @@ export class Search {
   }
 
   depth(state) {
-    return Math.max(1, Math.min(state.depth ?? 10, this.about.limits.depth));
+    return Math.max(1, Math.min(state.depth ?? 10, this.about.limits.k));
   }
 
   /** One retriever becomes all, all become the default. */
@@ -107,7 +107,7 @@ export class Search {
     const slow = setTimeout(() => this.late(name), SLOW);
     let answer;
     try {
-      answer = await get("search", { q: query, retriever: name, depth: this.depth(this.state) }, signal);
+      answer = await get("search", { q: query, use: name, k: this.depth(this.state), show: "snippets" }, signal);
     } catch (error) {
       answer = error;
     }

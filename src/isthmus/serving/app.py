@@ -1,6 +1,7 @@
 """The addresses of a server: what can be asked, and what the answers are."""
 
 # Annotations are read when the app is made, with limits of their own: none is left as a text.
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -18,28 +19,35 @@ from isthmus.evaluation.tables import look
 from isthmus.inspection.explain import explained
 from isthmus.records import Document
 from isthmus.serving import messages
-from isthmus.serving.refusals import ERRORS, RefusalError, answer_errors
-from isthmus.serving.retrievers import Offer, Retrievers, model_name
-from isthmus.serving.service import Service, import_models
+from isthmus.serving.errors import ERRORS, RefusalError, answer_errors
+from isthmus.serving.guard import PAGES
+from isthmus.serving.retrievers import Retrievers, ServedRetriever, model_name
+from isthmus.serving.service import Service, Show
 
 _LONGEST = 200_000  # characters of a document that are sent
 
+Id = Annotated[messages.DocumentId, Query(description="Id of a document.")]
+Use = Annotated[
+    str | None, Query(description="Name of a retriever, of those that /api/about lists.")
+]
 
-def application(service: Service, title: str) -> FastAPI:
+
+def application(service: Service) -> FastAPI:
     """The app over a service, which closes with it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.start()
+        watching = asyncio.create_task(service.watch())
         yield
+        watching.cancel()
         service.close()
 
     app = FastAPI(
-        title=title,
+        title=f"isthmus: {service.current.source}",
         version=__version__,
         summary="Search, and see why.",
         lifespan=lifespan,
-        docs_url=None,  # they fetch scripts from elsewhere
+        docs_url=None,  # they fetch scripts from elsewhere: a page of ours is at /docs
         redoc_url=None,
         redirect_slashes=False,  # which would lead wherever the Host header says
         openapi_url=None,  # served below, as every other address
@@ -47,19 +55,29 @@ def application(service: Service, title: str) -> FastAPI:
     )
     answer_errors(app)
     api = APIRouter(prefix="/api", responses=ERRORS)
-    _add_searching(api, service, title)
-    _add_explaining(api, service)
-    _add_judging(api, service)
+    limits = service.settings.limits
+    asked = Annotated[
+        str,
+        Query(min_length=1, max_length=limits.query_characters, description="Query, in words."),
+    ]
+    _add_searching(api, service, asked)
+    _add_judging(api, service, asked)
     _add_changing(api, service)
     app.include_router(api)
     _add_files(app, service)
     return app
 
 
-def _add_searching(api: APIRouter, service: Service, title: str) -> None:
+def _add_searching(api: APIRouter, service: Service, asked: Any) -> None:
     limits = service.settings.limits
-    asked = Annotated[str, Query(min_length=1, max_length=limits.query_characters)]
-    deep = Annotated[int, Query(ge=1, le=limits.depth)]
+    deep = Annotated[int, Query(ge=1, le=limits.k, description="Number of hits.")]
+    much = Annotated[
+        Show,
+        Query(
+            description="How much of a hit is sent: ids (with scores), snippets (also titles), "
+            "texts (also the text: of a long document its best passage)."
+        ),
+    ]
 
     @api.get("/health", response_model=messages.Health)
     async def health() -> Any:
@@ -71,31 +89,25 @@ def _add_searching(api: APIRouter, service: Service, title: str) -> None:
         """What is served: retrievers by name, the limits, and what else can be done."""
         now = service.current
         return {
-            "title": title,
+            "title": now.source,
             "documents": now.documents,
             "retrievers": [
                 {"name": one.name, "kind": one.kind, "model": one.model}
                 for one in now.by_name.values()
             ],
             "default": now.default,
-            "writable": service.settings.writable,
+            "read_write": service.read_write,
             "judging": service.judgements is not None,
             "limits": limits.model_dump(include=set(messages.LimitsAbout.model_fields)),
         }
 
     @api.get("/search", response_model=messages.SearchAnswer)
-    async def search(
-        q: asked, retriever: str | None = None, depth: deep = 10, texts: bool = True
-    ) -> Any:
-        """The documents that a retriever, or the default one, finds best for a query.
-
-        Without texts, ids and scores alone: titles are empty, and there are no snippets.
-        """
-        offer = _chosen(service.current, retriever)
-        return JSONResponse(await service.search(offer, q, depth, texts))
+    async def search(q: asked, use: Use = None, k: deep = 10, show: much = "texts") -> Any:
+        """The documents that a retriever, or the default one, finds best for a query."""
+        return JSONResponse(await service.search(_chosen(service.current, use), q, k, show))
 
     @api.get("/document", response_model=messages.DocumentAnswer)
-    async def document(id: messages.DocumentId) -> Any:  # noqa: A002 (the parameter's public name)
+    async def document(id: Id) -> Any:  # noqa: A002 (the parameter's public name)
         """One document; of a very long one the beginning."""
         found = await service.document(service.current, id)
         if found is None:
@@ -104,31 +116,23 @@ def _add_searching(api: APIRouter, service: Service, title: str) -> None:
         answer = {"id": found.id, "title": found.title, "text": text}
         return JSONResponse({**answer, "characters": len(found.text)})
 
-
-def _add_explaining(api: APIRouter, service: Service) -> None:
-    limits = service.settings.limits
-    asked = Annotated[str, Query(min_length=1, max_length=limits.query_characters)]
-
-    @api.get("/explain", response_model=messages.Json)
-    async def explain(q: asked, id: messages.DocumentId, retriever: str | None = None) -> Any:  # noqa: A002
+    @api.get("/explain", response_model=dict[str, Any])
+    async def explain(q: asked, id: Id, use: Use = None) -> Any:  # noqa: A002
         """Why a document has its score for a query: terms, sentences, or parts of a fusion."""
         now = service.current
-        offer = _chosen(now, retriever)
+        served = _chosen(now, use)
         if await service.document(now, id) is None:
             raise _no_document(id)
-
-        def found() -> messages.Json:
-            _check_words(offer, q)
-            if now.encoders and offer.kind != "bm25":
-                import_models()
-            return _placeless(explained(offer.plain, q, id).to_dict())
-
-        return JSONResponse(await service.other(found))
+        if not served.retriever.has_tokens(q):
+            raise RefusalError(
+                422, f"q: {shown(q)} has no words for {served.name!r} to read", "write it in words"
+            )
+        found = await service.explain(lambda: explained(served.retriever, q, id).to_dict())
+        return JSONResponse(_placeless(found))
 
 
-def _add_judging(api: APIRouter, service: Service) -> None:
-    limits = service.settings.limits
-    asked = Annotated[str, Query(min_length=1, max_length=limits.query_characters)]
+def _add_judging(api: APIRouter, service: Service, asked: Any) -> None:
+    most = service.settings.limits.query_characters
 
     def answer(grades: dict[str, int]) -> JSONResponse:
         found = [{"id": one, "grade": grade} for one, grade in grades.items()]
@@ -146,8 +150,8 @@ def _add_judging(api: APIRouter, service: Service) -> None:
         """Judges a document, or takes a judgement back; answered once it is on the disk."""
         if service.judgements is None:
             raise _switched_off("judgements", "--judgements FOLDER")
-        if len(body.query) > limits.query_characters:
-            raise _too_much("query", len(body.query), limits.query_characters, "characters")
+        if len(body.query) > most:
+            raise _too_much("query", len(body.query), most, "characters")
         found = None
         if body.grade is not None:  # that of a document that is gone can be taken back
             found = await service.document(service.current, body.id)
@@ -157,14 +161,15 @@ def _add_judging(api: APIRouter, service: Service) -> None:
 
 
 def _add_changing(api: APIRouter, service: Service) -> None:
-    limits = service.settings.limits
+    most = service.settings.limits.documents
 
     @api.post("/documents", response_model=messages.UpdateAnswer)
     async def add(body: messages.DocumentsBody) -> Any:
         """Adds documents, or replaces those of the same ids; answered once they are on the disk."""
-        _check_writable(service)
-        if len(body.documents) > limits.documents:
-            raise _too_much("documents", len(body.documents), limits.documents, "documents")
+        if not service.read_write:
+            raise _switched_off("documents", "--read-write")
+        if len(body.documents) > most:
+            raise _too_much("documents", len(body.documents), most, "documents")
         new = [Document(one.id, one.text, one.title) for one in body.documents]
         for one in new:
             if not one.contents().strip():
@@ -176,9 +181,10 @@ def _add_changing(api: APIRouter, service: Service) -> None:
         return JSONResponse(asdict(await service.add(new)))
 
     @api.delete("/documents", response_model=messages.UpdateAnswer)
-    async def delete(id: messages.DocumentId) -> Any:  # noqa: A002 (the parameter's public name)
-        """Takes a document away; answered once that is on the disk."""
-        _check_writable(service)
+    async def delete(id: Id) -> Any:  # noqa: A002 (the parameter's public name)
+        """Deletes a document; answered once that is on the disk."""
+        if not service.read_write:
+            raise _switched_off("documents", "--read-write")
         update = await service.delete([id])
         if not update.deleted:
             raise _no_document(id)
@@ -206,8 +212,9 @@ def _add_files(app: FastAPI, service: Service) -> None:
 
     # An address per file: no name in a request is ever looked for on the disk.
     for name in pages:
-        address = "/" if name == "index.html" else f"/page/{name}"
-        app.add_api_route(address, show(name), methods=["GET", "HEAD"], include_in_schema=False)
+        app.add_api_route(
+            page_address(name), show(name), methods=["GET", "HEAD"], include_in_schema=False
+        )
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
@@ -220,12 +227,17 @@ def page_files() -> dict[str, tuple[bytes, str]]:
     return found
 
 
+def page_address(name: str) -> str:
+    """The address of a file of the page."""
+    return {"index.html": "/", "docs.html": "/docs"}.get(name, f"/page/{name}")
+
+
 async def _check_parameters(request: Request) -> None:
     """Refuses parameters that an address does not have: their values would be ignored."""
     known = {one.alias for one in request.scope["route"].dependant.query_params}
     for name in request.query_params:
-        # The page's own are what it shows; it reads them itself.
-        if name not in known and request.url.path != "/":
+        # A page's own are what it shows; it reads them itself.
+        if name not in known and request.url.path not in PAGES:
             raise RefusalError(
                 422,
                 f"there is no parameter {name!r}",
@@ -234,7 +246,7 @@ async def _check_parameters(request: Request) -> None:
             )
 
 
-def _placeless(found: messages.Json) -> messages.Json:
+def _placeless(found: dict[str, Any]) -> dict[str, Any]:
     """The explanation with the paths of model folders replaced by the models' names."""
     parts = found["fusion"]["parts"] if found["fusion"] else []
     for inner in (found["before"], *(part["explanation"] for part in parts)):
@@ -246,7 +258,7 @@ def _placeless(found: messages.Json) -> messages.Json:
     return found
 
 
-def _chosen(now: Retrievers, name: str | None) -> Offer:
+def _chosen(now: Retrievers, name: str | None) -> ServedRetriever:
     name = now.default if name is None else name
     if name not in now.by_name:
         raise RefusalError(
@@ -256,21 +268,6 @@ def _chosen(now: Retrievers, name: str | None) -> Offer:
             choices(name, now.by_name),
         )
     return now.by_name[name]
-
-
-def _check_words(offer: Offer, text: str) -> None:
-    """Refuses a text of which nothing reaches an encoder."""
-    if not offer.plain.has_tokens(text):
-        raise RefusalError(
-            422,
-            f"q: {shown(text)} has no words for {offer.name!r} to read",
-            "write it with words",
-        )
-
-
-def _check_writable(service: Service) -> None:
-    if not service.settings.writable:
-        raise _switched_off("documents", "--writable")
 
 
 def _too_much(where: str, found: int, most: int, unit: str) -> RefusalError:
@@ -290,8 +287,4 @@ def _no_document(document_id: str) -> RefusalError:
 
 
 def _switched_off(what: str, option: str) -> RefusalError:
-    return RefusalError(
-        403,
-        f"/api/{what}: this server takes no {what}",
-        f"start it with {option}",
-    )
+    return RefusalError(403, f"this server takes no {what}", f"start it with {option}")
