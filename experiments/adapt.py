@@ -88,7 +88,7 @@ def paper(data: str, model: str, output: Path, seed: int, recipe: str, keep: int
     """An objective of the papers at equal cost, with and without `keep`, at every share."""
     sets = [*PAPERS[recipe], *EQUAL, f"training.seed={seed}"]
     sets += [f"objectives.keep.weight={keep}.0"] if keep else []
-    final = isthmus.pretrain(data, str(output), model, recipe=recipe, settings=sets)
+    final = isthmus.pretrain(data, model, output, recipe=recipe, settings=sets)
     return measured(model, str(final), data)
 
 

@@ -411,7 +411,7 @@ def pretraining(values: Values, place: Path) -> None:
             how.append("view.span=40")
         with values.case(name):
             output = place / name.replace("/", "-")
-            isthmus.pretrain(spec, str(output), starts[kind], recipe=recipe, settings=how)
+            isthmus.pretrain(spec, starts[kind], output, recipe=recipe, settings=how)
             trained(values, name, output)
 
     for recipe in (known.name for known in shipped_recipes("pretrain")):
@@ -461,10 +461,10 @@ def finetuning(values: Values, place: Path) -> None:
     for name, (recipe, how) in cases.items():
         with values.case(name):
             output = place / f"run-{name}"
-            isthmus.finetune(start, spec, str(output), recipe, settings=[*FEW, *how])
+            isthmus.finetune(spec, start, output, recipe=recipe, settings=[*FEW, *how])
             trained(values, name, output)
     with values.case("modernbert"):
-        isthmus.finetune(modern, spec, str(place / "run-modern"), "dense", settings=[*FEW, *few])
+        isthmus.finetune(spec, modern, place / "run-modern", settings=[*FEW, *few])
         trained(values, "modernbert", place / "run-modern")
     adapted(values, place, spec, start)
 
@@ -522,7 +522,7 @@ def data(values: Values, place: Path) -> None:
         with values.case(f"negatives/{name}"):
             output = place / f"run-{name}"
             how = ["negatives=null", *tuned, *how]
-            isthmus.finetune(start, spec, str(output), "dense", settings=how)
+            isthmus.finetune(spec, start, output, settings=how)
             trained(values, f"negatives/{name}", output)
             for drawn in output.rglob("pseudo_queries.jsonl"):
                 values.keep(f"negatives/{name}/drawn", digest(drawn.read_bytes()))

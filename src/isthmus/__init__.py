@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from isthmus.workflows.adapt import adapt as adapt
     from isthmus.workflows.evaluate import evaluate as evaluate
     from isthmus.workflows.quickstart import quickstart as quickstart
-    from isthmus.workflows.rerun import rerun as rerun
 
 _HOMES = {
     "isthmus.benchmarks.report.report": ["BenchmarkReport", "report"],
@@ -96,7 +95,6 @@ _HOMES = {
     "isthmus.workflows.adapt": ["adapt"],
     "isthmus.workflows.evaluate": ["evaluate"],
     "isthmus.workflows.quickstart": ["quickstart"],
-    "isthmus.workflows.rerun": ["rerun"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *_HOME]

@@ -228,7 +228,7 @@ def model(
     """A tiny encoder with dropout, pre-trained for a moment."""
     folder = tmp_path_factory.mktemp("model") / "tiny"
     commands.succeed(
-        "pretrain", "--corpus", collection, "--init", "tiny", "--output", folder,
+        "pretrain", collection, "--model", "scratch:tiny", "--output", folder,
         *settings("vocabulary=600", "max_length=32", "training.max_steps=2"),
     )  # fmt: skip
     return folder

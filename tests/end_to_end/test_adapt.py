@@ -64,14 +64,15 @@ def test_what_comes_out(commands: Any, adapted: Path, model: Path) -> None:
     assert len(queries.splitlines()) > 40
 
 
-def test_again_does_nothing_and_rerun_repeats(
+def test_again_does_nothing_and_its_output_is_a_recipe(
     commands: Any, adapted: Path, judged: Path, model: Path, tmp_path: Path
 ) -> None:
     seconds = results(adapted)["seconds"]
     given = ("--guard", judged, *sets(*PLAIN))
     commands.succeed("adapt", judged, "--model", model, "--output", adapted, *given)
     assert results(adapted)["seconds"] == seconds
-    commands.succeed("rerun", adapted, "--output", tmp_path / "again")
+    again = ("--recipe", adapted, "--output", tmp_path / "again")
+    commands.succeed("adapt", judged, "--model", model, *again)
     weights = "final/model.safetensors"
     assert (tmp_path / "again" / weights).read_bytes() == (adapted / weights).read_bytes()
     verdicts = [results(folder)["verdict"] for folder in (adapted, tmp_path / "again")]
@@ -156,7 +157,7 @@ def test_sparse(
     commands: Any, collection: Path, judged: Path, model: Path, tmp_path: Path, settings: Any
 ) -> None:
     commands.succeed(
-        "finetune", "--recipe", "splade", "--model", model, "--collection", collection,
+        "finetune", "--recipe", "splade", "--model", model, collection,
         "--output", tmp_path / "sparse",
         *settings("query_max_length=16", "document_max_length=32", "negatives=null",
                   "training.max_steps=2", "development=null"),

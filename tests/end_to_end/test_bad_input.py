@@ -58,8 +58,8 @@ def test_empty_corpus(refuses: Refuses, model: Path, content: str, tmp_path: Pat
     for command in (
         ["index", "--corpus", corpus],
         ["index", "--corpus", corpus, "--model", model],
-        ["pretrain", "--corpus", corpus, "--model", model],
-        ["pretrain", "--corpus", corpus, "--init", "tiny"],
+        ["pretrain", corpus, "--model", model],
+        ["pretrain", corpus, "--model", "scratch:tiny"],
     ):
         message = refuses(*command, "--output", tmp_path / "output")
         assert "is empty" in message or "no document" in message
@@ -80,7 +80,7 @@ def test_judgements_of_unknown_documents(
     lines = judged.read_text(encoding="utf-8").splitlines()
     lines[2:3] = ["q1\tnowhere\t1"]
     judged.write_text("\n".join([*lines, "q0\tneither\t1"]) + "\n", encoding="utf-8")
-    command = training("finetune", settings, "--model", model, "--collection", beir)
+    command = training("finetune", settings, "--model", model, beir)
     message = refuses(*command, "--output", tmp_path / "output")
     assert "unknown document" in message
     assert "'neither' is not in the corpus" in message
@@ -96,7 +96,7 @@ def test_no_positive_is_left(
     refuses: Refuses, model: Path, beir: Path, settings: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     (beir / "qrels" / "train.tsv").write_text("q0 0 nowhere 1\n", encoding="utf-8")
-    command = training("finetune", settings, "--model", model, "--collection", beir)
+    command = training("finetune", settings, "--model", model, beir)
     message = refuses(*command, "--output", tmp_path / "output", "--set", "problems=skip")
     assert "no query with a relevant document in the corpus" in message
 
@@ -110,7 +110,7 @@ def test_no_training_split(
     tmp_path: Path,
 ) -> None:
     (beir / "qrels" / "train.tsv").rename(beir / "qrels" / "test.tsv")
-    command = training("finetune", settings, "--model", model, "--collection", beir)
+    command = training("finetune", settings, "--model", model, beir)
     message = refuses(*command, "--output", tmp_path / "output")
     assert "no split 'train'" in message
     assert "it has only test, to measure by" in message
@@ -157,8 +157,8 @@ def test_output_holds_something_else(
     foreign = tmp_path / "thesis"
     foreign.mkdir()
     (foreign / "chapter.tex").write_text("Years of work", encoding="utf-8")
-    pretrain = training("pretrain", settings, "--corpus", collection, "--model", model)
-    finetune = training("finetune", settings, "--collection", collection, "--model", model)
+    pretrain = training("pretrain", settings, collection, "--model", model)
+    finetune = training("finetune", settings, collection, "--model", model)
     for command in (pretrain, finetune, ["index", "--corpus", collection]):
         assert "already holds something" in refuses(*command, "--output", foreign)
         assert "is a file" in refuses(*command, "--output", foreign / "chapter.tex")

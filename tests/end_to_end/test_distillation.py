@@ -26,7 +26,7 @@ _AT_ONCE = (
 @pytest.fixture
 def small(settings: Callable[..., list[str]], model: Path, collection: Path) -> list[str]:
     return [
-        "--model", str(model), "--collection", str(collection),
+        "--model", str(model), str(collection),
         *settings(
             "training.dropout=0.0", "training.learning_rate=5e-4", "training.save_total_limit=9",
             "document_max_length=32", "negatives.num_negatives=3",

@@ -123,7 +123,7 @@ class Bench:
 
     def settings(self, recipe: str, kind: str, *overrides: str) -> PretrainSettings:
         """The recipe as it is shipped, for texts of a few words."""
-        flags = {"corpus": "c", "output": "o", "model": str(self.folders[kind])}
+        flags = {"documents": "c", "output": "o", "model": str(self.folders[kind])}
         small = ["max_length=24", "training.report_to=[]", "training.bf16=false"]
         if resolve("pretrain", recipe)["view"]["name"] == "neighbours":
             small.append("view.span=20")
@@ -277,7 +277,7 @@ def earlier(
     """A run of a recipe with a projection and a decoder, trained until both know something."""
     output = tmp_path_factory.mktemp("earlier") / "cdmae"
     commands.succeed(
-        "pretrain", "--recipe", "cdmae", "--corpus", collection, "--init", "tiny",
+        "pretrain", "--recipe", "cdmae", collection, "--model", "scratch:tiny",
         "--output", output, *settings(
             "vocabulary=100", "max_length=32", "probes.documents=0", "training.max_steps=60",
             "training.dropout=0.0", "training.learning_rate=3e-3", "training.save_steps=60",
@@ -295,7 +295,7 @@ def go_on(
 
     def run(recipe: str, output: Path, *changes: str) -> str:
         ended = commands.succeed(
-            "pretrain", "--recipe", recipe, "--corpus", collection, "--model", earlier,
+            "pretrain", "--recipe", recipe, collection, "--model", earlier,
             "--output", output, *settings(
                 "max_length=32", "probes.documents=0", "training.max_steps=1",
                 "training.dropout=0.0", "training.learning_rate=1e-12", "training.seed=7",

@@ -77,7 +77,7 @@ def test_prompts_from_the_model_to_the_retriever_that_is_trained(
     run, index = tmp_path / "run", tmp_path / "index"
     mined = ("negatives.name=retriever", f"negatives.model={e5}", "negatives.num_negatives=1")
     told = commands.succeed(
-        "finetune", "--model", e5, "--collection", collection, "--output", run,
+        "finetune", "--model", e5, collection, "--output", run,
         *settings(*LITTLE, *mined, "pooling=mean", "similarity=cosine", "include_prompt=false"),
     ).stderr  # fmt: skip
     assert "queries begin with 'ba: ', documents with 'do: '" in " ".join(told.split())
@@ -157,7 +157,7 @@ def test_a_t5_encoder_as_gtr_is_one(
     save_gtr(tmp_path / "gtr", words, length=32)
     run, index = tmp_path / "run", tmp_path / "index"
     commands.succeed(
-        "finetune", "--model", tmp_path / "gtr", "--collection", collection, "--output", run,
+        "finetune", "--model", tmp_path / "gtr", collection, "--output", run,
         *settings(*LITTLE, "pooling=mean", "similarity=cosine"),
     )  # fmt: skip
     commands.succeed(
@@ -174,7 +174,7 @@ def test_a_t5_encoder_as_gtr_is_one(
     ).stdout  # fmt: skip
     assert "run" in table
     refused = commands.run(
-        "pretrain", "--model", run, "--corpus", collection, "--output", tmp_path / "pretrained"
+        "pretrain", "--model", run, collection, "--output", tmp_path / "pretrained"
     )
     assert refused.returncode == 2
     assert "has no masked-LM head" in " ".join(refused.stderr.split())

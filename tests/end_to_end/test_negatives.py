@@ -26,7 +26,7 @@ def stage(
 
     def run(name: str, negatives: str, *more: str, good: bool = True) -> Any:
         ended = commands.run(
-            "finetune", "--model", model, "--collection", collection, "--output", folder / name,
+            "finetune", "--model", model, collection, "--output", folder / name,
             *settings("training.max_steps=2", "training.num_train_epochs=1",
                       "document_max_length=32", f"negatives={negatives}", *more),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""list, doctor, rerun, quickstart and hybrid search, as the command line runs them."""
+"""list, doctor, quickstart and hybrid search, as the command line runs them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def dense(
     return folder
 
 
-def test_rerun_repeats_training_to_the_last_bit(commands: Any, model: Path, tmp_path: Path) -> None:
-    again = commands.succeed("rerun", model, "--output", tmp_path / "again")
-    # The model is a run from nothing: that its repetition starts from what it kept is no change.
+def test_a_run_as_a_recipe_repeats_it_to_the_last_bit(
+    commands: Any, model: Path, tmp_path: Path
+) -> None:
+    again = commands.succeed("pretrain", "--recipe", model, "--output", tmp_path / "again")
     assert "its fingerprint differs" not in again.stderr
     before, after = (
         folder / "final" / "model.safetensors" for folder in (model, tmp_path / "again")
     )
     assert before.read_bytes() == after.read_bytes()
-    ended = commands.run("rerun", model, "--output", model)
-    assert ended.returncode == 2
-    assert "is the folder to repeat" in ended.stderr
+    itself = commands.succeed("pretrain", "--recipe", model, "--output", model)
+    assert "is complete already" in itself.stderr
 
 
 def test_doctor_finds_what_is_wrong(

@@ -156,8 +156,8 @@ def pretrained(
     output = installed.folder / "run"
     small = settings("vocabulary=600", "max_length=32", "training.max_steps=3")
     ended = installed.succeed(
-        "pretrain", "--recipe", installed.folder / "outside.yaml", "--corpus", collection,
-        "--init", "tiny", "--output", output, *small,
+        "pretrain", "--recipe", installed.folder / "outside.yaml", collection,
+        "--model", "scratch:tiny", "--output", output, *small,
     )  # fmt: skip
     return output, ended.stdout + ended.stderr
 
@@ -173,14 +173,14 @@ def test_pretrain_trains_and_hands_over_what_the_parts_declare(
     installed: Any, pretrained: tuple[Path, str]
 ) -> None:
     output, printed = pretrained
-    assert "finetune --recipe dense-mean" in printed
+    assert "--recipe dense-mean" in printed
     log = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))["results"]["log"]
     names = {name for line in log for name in line}
     assert {"text_length", "reconstruction", "probe/norm", "probe/bottleneck"} <= names
     pooling = json.loads((output / "final" / "1_Pooling" / "config.json").read_text())
     assert pooling["pooling_mode_mean_tokens"]
     again = installed.folder / "again"
-    installed.succeed("rerun", output, "--output", again)
+    installed.succeed("pretrain", "--recipe", output, "--output", again)
     first, second = ((run / "final" / "model.safetensors").read_bytes() for run in (output, again))
     assert first == second
 
@@ -197,7 +197,7 @@ def test_finetune_index_search_and_tune(
         "document_max_length=32",
     )  # fmt: skip
     installed.succeed(
-        "finetune", "--recipe", "dense-mean", "--model", pretrained[0], "--collection", collection,
+        "finetune", "--recipe", "dense-mean", "--model", pretrained[0], collection,
         "--output", folder / "retriever", *chosen,
     )  # fmt: skip
     installed.succeed(

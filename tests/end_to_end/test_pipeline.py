@@ -78,7 +78,7 @@ def retriever(
     folder = tmp_path_factory.mktemp("retriever")
     medline = scifact.with_name("medline")
     commands.succeed(
-        "pretrain", "--corpus", f"beir:{medline}", "--init", "tiny", "--output", folder / "bow",
+        "pretrain", f"beir:{medline}", "--model", "scratch:tiny", "--output", folder / "bow",
         *settings("vocabulary=2000", "max_length=64", "training.max_steps=6",
                   "probes.documents=40"),
     )  # fmt: skip
@@ -102,7 +102,7 @@ def retriever(
                 record = {"_id": found.id, "title": found.title, "text": found.text}
                 stream.write(json.dumps(record) + "\n")
     commands.succeed(
-        "finetune", "--model", folder / "bow", "--collection", f"beir:{smaller}",
+        "finetune", "--model", folder / "bow", f"beir:{smaller}",
         "--output", folder / "dense",
         *settings("training.max_steps=6", "document_max_length=24", "negatives.num_negatives=2"),
     )  # fmt: skip

@@ -23,7 +23,7 @@ def pretrain(
         recipe: str, *changes: str, corpus: Path = collection, start: Path = model
     ) -> list[Any]:
         return [
-            "pretrain", "--recipe", recipe, "--corpus", corpus, "--model", start,
+            "pretrain", "--recipe", recipe, corpus, "--model", start,
             "--output", tmp_path / "output",
             *settings("training.max_steps=2", "max_length=32", "probes.documents=0", *changes),
         ]  # fmt: skip
@@ -68,7 +68,7 @@ def test_no_document_is_longer_than_one_token(
         assert "is longer than one token" in message
         assert str(corpus) in message
     message = refuses(
-        ["pretrain", "--corpus", corpus, "--init", "tiny", "--output", tmp_path / "output",
+        ["pretrain", corpus, "--model", "scratch:tiny", "--output", tmp_path / "output",
          "--set", "problems=skip", "--set", "vocabulary=100"]
     )  # fmt: skip
     assert "is longer than one token" in message

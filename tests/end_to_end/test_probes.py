@@ -40,7 +40,7 @@ def stops(output: Path) -> list[float]:
 def test_two_processes_stop_together(
     commands: Any, collection: Path, model: Path, settings: Settings, tmp_path: Path
 ) -> None:
-    command = ["pretrain", "--recipe", "bow", "--corpus", str(collection), "--model", str(model)]
+    command = ["pretrain", "--recipe", "bow", str(collection), "--model", str(model)]
     command += settings(
         "max_length=32", "training.max_steps=12", "training.dropout=0.0", *SPOILT, *STOPPING
     )
@@ -76,7 +76,7 @@ def test_killed_and_run_again(
     settings: Settings,
     tmp_path: Path,
 ) -> None:
-    command = ["pretrain", "--recipe", "autoencoding", "--corpus", collection, "--model", model]
+    command = ["pretrain", "--recipe", "autoencoding", collection, "--model", model]
     command += settings(
         "max_length=32", "training.max_steps=20", "training.save_steps=5",
         "training.learning_rate=1e-3", "training.lr_scheduler_type=constant",
@@ -131,7 +131,7 @@ def test_the_encoder_is_used_with_the_vector_that_was_trained(
 ) -> None:
     run, index = tmp_path / "run", tmp_path / "index"
     commands.succeed(
-        "pretrain", "--recipe", "bow", "--corpus", collection, "--model", model, "--output", run,
+        "pretrain", "--recipe", "bow", collection, "--model", model, "--output", run,
         *settings("max_length=16", "training.max_steps=3",
                   f"objectives.bag_of_words.vector={pooling}"),
     )  # fmt: skip
@@ -163,7 +163,7 @@ def test_a_lexicon_is_handed_on_as_a_sparse_encoder(
     run, index = tmp_path / "run", tmp_path / "index"
     short = settings("max_length=16", "training.max_steps=2")
     told = commands.succeed(
-        "pretrain", "--recipe", "lexmae", "--corpus", collection, "--model", model,
+        "pretrain", "--recipe", "lexmae", collection, "--model", model,
         "--output", run, *short,
     )  # fmt: skip
     assert "next: isthmus finetune --recipe lexmae-sparse" in " ".join(told.stdout.split())
@@ -173,7 +173,7 @@ def test_a_lexicon_is_handed_on_as_a_sparse_encoder(
     commands.succeed("index", "--model", run, "--corpus", collection, "--output", index)
     assert json.loads((index / "manifest.json").read_text())["kind"] == "inverted"
     dense = commands.succeed(
-        "finetune", "--model", run, "--collection", collection, "--output", tmp_path / "dense",
+        "finetune", "--model", run, collection, "--output", tmp_path / "dense",
         "--set", "document_max_length=16", "--set", "query_max_length=16", "--set", "audit=false",
         "--set", "training.max_steps=1", "--set", "negatives.num_negatives=1",
     )  # fmt: skip
@@ -190,7 +190,7 @@ def test_a_model_with_a_vector_of_its_own(
     short = settings("max_length=16", "training.max_steps=2")
     for vector, similarity in (("cls", "dot"), ("mean", "cosine")):
         told = commands.succeed(
-            "pretrain", "--recipe", "bow", "--corpus", collection, "--model", averaging,
+            "pretrain", "--recipe", "bow", collection, "--model", averaging,
             "--output", tmp_path / vector, *short,
             "--set", f"objectives.bag_of_words.vector={vector}",
         )  # fmt: skip

@@ -84,7 +84,6 @@ def test_pretraining(
         "pretrain",
         "--recipe",
         "bow",
-        "--corpus",
         collection,
         "--model",
         model,
@@ -120,7 +119,7 @@ def test_pretraining_with_decoders_and_pairs(
         ]  # fmt: skip
         if recipe.startswith("co"):
             small.append("view.span=16")
-        command = ["--recipe", recipe, "--corpus", str(collection), "--model", str(model)]
+        command = ["--recipe", recipe, str(collection), "--model", str(model)]
         command = ["pretrain", *command, *settings(*small)]
         one, two = (str(tmp_path / f"{recipe}-{count}") for count in ("one", "two"))
         commands.succeed(*command, "--output", one, *split(_GLOBAL_BATCH))
@@ -132,7 +131,7 @@ def test_finetuning(
     commands: Any, model: Path, collection: Path, shared: list[str], tmp_path: Path
 ) -> None:
     # In-batch negatives: the loss of a query depends on the passages of the other process.
-    command: list[str | Path] = ["finetune", "--model", model, "--collection", collection, *shared]
+    command: list[str | Path] = ["finetune", "--model", model, collection, *shared]
     command += ["--set", "negatives.num_negatives=2", "--output"]
     one, two = tmp_path / "one", tmp_path / "two"
     commands.succeed(*command, one, *split(_GLOBAL_BATCH))

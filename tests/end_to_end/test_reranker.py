@@ -20,7 +20,7 @@ _BATCH = 8
 def command(settings: Callable[..., list[str]], model: Path, collection: Path) -> list[str]:
     """Without dropout, which draws differently for every split of a batch."""
     return [
-        "finetune", "--model", str(model), "--collection", str(collection),
+        "finetune", "--model", str(model), str(collection),
         *settings(
             "encoder=cross", "negatives.name=bm25", "negatives.num_negatives=3",
             f"training.max_steps={_STEPS}", "training.save_steps=2", "training.dropout=0.0",

@@ -128,7 +128,7 @@ def test_judgements_train(commands: Commands, model: Path, index: Path, tmp_path
         server.ask("/api/judgements", {"query": word, "id": f"d{place}", "grade": 1})
     assert server.stop().returncode == 0
     commands.succeed(
-        "finetune", "--model", model, "--collection", tmp_path / "judged", "--output",
+        "finetune", "--model", model, tmp_path / "judged", "--output",
         tmp_path / "better", "--set", "split=judged", "--set", "training.max_steps=1", "--set",
         "training.per_device_train_batch_size=2", "--set", "training.report_to=[]", "--set",
         "negatives.num_negatives=1",

@@ -21,7 +21,7 @@ _GLOBAL_BATCH = 8
 def small(settings: Callable[..., list[str]], model: Path, collection: Path) -> list[str]:
     """A recipe in so few steps that its ramp must be over soon; without dropout."""
     return [
-        "--model", str(model), "--collection", str(collection),
+        "--model", str(model), str(collection),
         *settings(
             f"training.max_steps={_STEPS}", "training.dropout=0.0", "training.learning_rate=2e-4",
             "training.save_total_limit=9", "document_max_length=32", "negatives.num_negatives=2",

@@ -61,7 +61,7 @@ def start(
     """A tiny encoder with dropout that has seen the answers for a moment."""
     folder = tmp_path_factory.mktemp("start") / "tiny"
     commands.succeed(
-        "pretrain", "--corpus", answers, "--init", "tiny", "--output", folder,
+        "pretrain", answers, "--model", "scratch:tiny", "--output", folder,
         *settings(
             "vocabulary=600", "max_length=24", "training.max_steps=2", "probes.documents=0",
         ),
@@ -78,7 +78,7 @@ def command(
     def arguments(recipe: str, output: Path, *more: str) -> list[str]:
         negatives = [f"stages.{name}.negatives.num_negatives=2" for name in _STAGES[1:]]
         return [
-            "finetune", "--recipe", recipe, "--model", str(start), "--collection", str(answers),
+            "finetune", "--recipe", recipe, "--model", str(start), str(answers),
             "--output", str(output),
             *settings(
                 f"training.max_steps={_STEPS}", "training.save_steps=2", "document_max_length=24",
@@ -153,7 +153,7 @@ def test_killed_inside_a_stage(
         *command("three-stage", output),
     )
     assert not (output / "final").exists()
-    said = commands.succeed("finetune", "--resume", output).stderr
+    said = commands.succeed("finetune", "--recipe", output, "--output", output).stderr
     assert said.count(" is done") == 3
     assert "resume from" in said
     mine, expected = folders(output), folders(whole)
@@ -166,7 +166,7 @@ def test_killed_inside_a_stage(
 
 def test_a_stage_can_be_repeated(commands: Any, whole: Path, tmp_path: Path) -> None:
     mined = folders(whole)["mined"]
-    commands.succeed("rerun", mined, "--output", tmp_path / "mined-again")
+    commands.succeed("finetune", "--recipe", mined, "--output", tmp_path / "mined-again")
     assert_same(tmp_path / "mined-again", mined)
 
 

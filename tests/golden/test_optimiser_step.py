@@ -57,9 +57,9 @@ class KeepGradients(transformers.TrainerCallback):  # type: ignore[misc]
 def task_of(backbone: Backbone, tokenizer: Tokenizer, objectives: dict[str, Any]) -> PretrainTask:
     settings = PretrainSettings.parse(
         {
-            "corpus": "c",
+            "documents": "c",
             "output": "o",
-            "init": "tiny",
+            "model": "scratch:tiny",
             "corruption": {"name": "uniform", "rate": 0.3},
             "objectives": objectives,
         },

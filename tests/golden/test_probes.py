@@ -103,7 +103,7 @@ def make(tokenizer: Tokenizer, backbone: Backbone, corpus: TokenisedCorpus) -> C
 
     def build(recipe: dict[str, Any], probes: dict[str, Any] | None = None) -> Bench:
         values = {
-            "corpus": "c", "output": "o", "init": "tiny", "max_length": MAX_LENGTH,
+            "documents": "c", "output": "o", "model": "scratch:tiny", "max_length": MAX_LENGTH,
             "corruption": "uniform", "objectives": {"masked_lm": 1.0, "bag_of_words": 1.0},
             "probes": probes or {}, **recipe,
         }  # fmt: skip

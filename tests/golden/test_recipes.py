@@ -46,7 +46,7 @@ def make(backbone: Backbone, tokenizer: Tokenizer, tmp_path: Path) -> Any:
             backbone.save(tmp_path)
             tokenizer.save(tmp_path)
             overrides["corruption.generator"] = str(tmp_path)
-        flags = {"corpus": "c", "output": "o", "model": "m"}
+        flags = {"documents": "c", "output": "o", "model": "m"}
         settings = PretrainSettings.parse(resolve("pretrain", name, flags, overrides), name)
         parts = assemble(settings)
         corpus = tokenised(TEXTS, tokenizer, tmp_path)

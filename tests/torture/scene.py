@@ -87,8 +87,8 @@ JOBS: dict[str, Job] = {
     "sparsify": Job(
         f"sparsify --model SPARSE --corpus CORPUS {_JUDGED} --set terms=[4] {_BLOCKS}"
     ),
-    "pretrain": Job("pretrain --corpus CORPUS --model MODEL --output OUTPUT TINY", slow=True),
-    "finetune": Job("finetune --collection DATA --model MODEL --output OUTPUT TINY", slow=True),
+    "pretrain": Job("pretrain CORPUS --model MODEL --output OUTPUT TINY", slow=True),
+    "finetune": Job("finetune DATA --model MODEL --output OUTPUT TINY", slow=True),
 }  # fmt: skip
 
 

@@ -31,7 +31,6 @@ from isthmus.cli import (
     negatives,
     pretrain,
     probe,
-    rerun,
     search,
     serve,
     sparsify,
@@ -64,7 +63,7 @@ _PANELS = {
     "Inspect": (
         doctor.doctor, inspect.inspect, explain.explain, probe.probe, negatives.negatives,
     ),
-    "Whole jobs": (adapt.quickstart, rerun.rerun),
+    "Whole jobs": (adapt.quickstart,),
 }  # fmt: skip
 for panel, verbs in _PANELS.items():
     for verb in verbs:
@@ -94,7 +93,7 @@ _INTERRUPTED = 130  # typer's exit code after Ctrl-C
 _TERMINATED = 143  # what shells expect after SIGTERM
 _RECORDING = (  # verbs that record steps from which they resume
     "adapt", "pretrain", "finetune", "index", "add", "sync", "evaluate", "sparsify", "benchmark",
-    "quickstart", "rerun",
+    "quickstart",
 )  # fmt: skip
 
 

@@ -7,46 +7,43 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import (
-    OutputUnlessResumed,
-    Recipe,
-    Resume,
-    refuse_new_recipe,
-    settings_option,
-)
+from isthmus.cli.options import Output, Overwrite, Recipe, settings_option
 
 
 def finetune(
-    context: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Where to start: a pretrain run, a folder, a hub name, package:NAME."),
-    ] = None,
+    output: Output,
     collection: Annotated[
         str | None,
-        typer.Option(help="A judged collection with a training split: a BEIR folder, irds:ID."),
+        typer.Argument(
+            help="The collection with a training split: a BEIR folder, irds:ID; of an earlier run "
+            "if RECIPE is one."
+        ),
     ] = None,
-    output: OutputUnlessResumed = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model to train: a run, a folder, a hub name, package:NAME."),
+    ] = None,
     recipe: Recipe = "dense",
+    overwrite: Overwrite = False,
     settings: Annotated[
         list[str] | None, settings_option("finetune", "training.learning_rate=1e-5")
     ] = None,
-    resume: Resume = None,
 ) -> None:
-    """Turn an encoder into a retriever, with labelled pairs and mined negatives.
+    """Train a retriever or a re-ranker on labelled queries and mined negatives.
 
-    A recipe of several stages (three-stage, …) keeps each in a folder of its own below --output;
-    run again with something changed, it repeats only the stages that the change concerns.
+    The same command again resumes; --recipe RUN --output OTHER repeats a run. A recipe of several
+    stages (three-stage, …) keeps each in its folder in OUTPUT; with something changed and
+    --overwrite, only the stages that the change concerns are done again.
 
-    Example: isthmus finetune --recipe three-stage --model runs/bow --collection beir:scifact
-    --output runs/dense --set stages.mined.negatives.num_negatives=7; isthmus finetune --resume
-    runs/dense
+    Example: isthmus finetune beir:scifact --recipe three-stage --model runs/bow --output
+    runs/dense --set stages.mined.negatives.num_negatives=7
     """
     from isthmus.finetuning.summary import next_step, summary
     from isthmus.progress import result
 
-    refuse_new_recipe(context, resume)
-    final = isthmus.finetune(model, collection, output, recipe, settings=settings, resume=resume)
+    final = isthmus.finetune(
+        collection, model, output, recipe=recipe, overwrite=overwrite, settings=settings
+    )
     if table := summary(final.parent):
         result(table.terminal())
     result(next_step(final.parent))

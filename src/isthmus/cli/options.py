@@ -8,7 +8,11 @@ import typer
 from typer.models import OptionInfo
 
 Recipe = Annotated[
-    str, typer.Option(help="A shipped recipe (`isthmus list recipes`) or a path to a YAML file.")
+    str,
+    typer.Option(
+        help="A shipped recipe (`isthmus list recipes`), a YAML file, or an earlier OUTPUT: as "
+        "that run."
+    ),
 ]
 Cluster = Annotated[
     str | None,
@@ -35,27 +39,9 @@ Model = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")]
 Output = Annotated[str, typer.Option(help="The folder to write. The same job resumes in it.")]
-OutputUnlessResumed = Annotated[
-    str | None, typer.Option(help="The folder to write. The same job resumes in it.")
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace another job, or a finished one, in OUTPUT.")
 ]
-Resume = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FOLDER", help="Go on with the run in this folder, as it began. Needs no other."
-    ),
-]
-
-
-def refuse_new_recipe(context: typer.Context, resume: str | None) -> None:
-    """Refuses a recipe beside a run that has its own."""
-    from isthmus.errors import SettingsError
-
-    chosen = context.get_parameter_source("recipe")
-    if resume is not None and chosen is not None and chosen.name == "COMMANDLINE":
-        raise SettingsError(
-            f"--recipe cannot be given with --resume {resume}: the run has its recipe",
-            "leave out --recipe, or train again in another --output without --resume",
-        )
 
 
 def show(found: Any, as_json: bool) -> None:

@@ -2,64 +2,46 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import isthmus
-from isthmus.cli.options import (
-    Cluster,
-    OutputUnlessResumed,
-    Recipe,
-    Resume,
-    refuse_new_recipe,
-    settings_option,
-)
+from isthmus.cli.options import Output, Overwrite, Recipe, settings_option
 
 
 def pretrain(
-    context: typer.Context,
-    corpus: Annotated[
+    output: Output,
+    documents: Annotated[
         str | None,
-        typer.Option(
-            help="What to learn: a .jsonl file, a folder of texts, beir:PATH, hf:NAME, irds:ID, …"
+        typer.Argument(
+            help="The documents to train on: a .jsonl file, a folder of texts, beir:PATH, hf:NAME, "
+            "irds:ID, …; of an earlier run if RECIPE is one."
         ),
     ] = None,
-    output: OutputUnlessResumed = None,
     model: Annotated[
-        str | None, typer.Option(help="Where to start: a folder, a hub name, package:NAME, a run.")
-    ] = None,
-    init: Annotated[
-        str | None, typer.Option(help="Or from nothing, by size: tiny, mini, small, base.")
+        str | None,
+        typer.Option(
+            help="The model to train: a folder, a hub name, package:NAME, a run, or an untrained "
+            "one: scratch:SIZE (tiny, mini, small, base)."
+        ),
     ] = None,
     recipe: Recipe = "bow",
-    cluster: Cluster = None,
+    overwrite: Overwrite = False,
     settings: Annotated[
         list[str] | None, settings_option("pretrain", "training.learning_rate=1e-4")
     ] = None,
-    resume: Resume = None,
 ) -> None:
-    """Teach an encoder a corpus, without labels.
+    """Pre-train an encoder on documents, without labels.
 
-    Example: isthmus pretrain --recipe bow --corpus docs.jsonl --model bert-base-uncased
-    --output runs/bow; isthmus pretrain --resume runs/bow
+    The same command again resumes; --recipe RUN --output OTHER repeats a run.
+
+    Example: isthmus pretrain docs.jsonl --recipe bow --model bert-base-uncased --output runs/bow
     """
+    from isthmus.pretraining.handover import next_step
     from isthmus.progress import result
 
-    refuse_new_recipe(context, resume)
     final = isthmus.pretrain(
-        corpus, output, model, init, recipe, cluster=cluster, settings=settings, resume=resume
+        documents, model, output, recipe=recipe, overwrite=overwrite, settings=settings
     )
-    result(f"encoder: {final}\nnext: {_next(final.parent)}")
-
-
-def _next(run: Path) -> str:
-    from isthmus.config.output import read_snapshot
-    from isthmus.pretraining.handover import next_recipe
-    from isthmus.pretraining.settings import PretrainSettings
-
-    values = {**read_snapshot(run)["identity"]["settings"], "output": str(run)}
-    recipe = next_recipe(PretrainSettings.parse(values, where=str(run)))
-    chosen = f"--recipe {recipe} " if recipe else ""
-    return f"isthmus finetune {chosen}--model {run} --collection …"
+    result(next_step(final.parent))

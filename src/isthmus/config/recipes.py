@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from isthmus.config import plain_yaml
+from isthmus.config.output import read_snapshot
 from isthmus.errors import InputError, SettingsError, choices, readable, shortened, shown
 
 _SHIPPED = Path(str(files("isthmus") / "recipes"))
@@ -179,6 +180,21 @@ def _find(name: str, verb: str, where: str | None) -> Recipe:
     return _shipped_recipe(path)
 
 
+def earlier_run(recipe: str | None, verb: str) -> dict[str, Any] | None:
+    """The snapshot of the output folder that stands for a recipe: "as that run"; else None."""
+    if recipe is None or not Path(recipe).is_dir():
+        return None
+    if (_home(verb) / f"{recipe}.yaml").is_file() and Path(recipe).name == recipe:
+        return None
+    snapshot = read_snapshot(Path(recipe))
+    if snapshot["verb"] != verb:
+        raise SettingsError(
+            f"--recipe {recipe} was made by `isthmus {snapshot['verb']}`, not by `isthmus {verb}`",
+            f"run `isthmus {snapshot['verb']} --recipe {recipe}`, or choose another recipe",
+        )
+    return snapshot
+
+
 def resolve(
     verb: str,
     recipe: str | None = None,
@@ -191,7 +207,9 @@ def resolve(
     or a mapping of dotted paths to values, of which mappings are merged with what is there.
     """
     values: dict[str, Any] = {}
-    if recipe is not None:
+    if (earlier := earlier_run(recipe, verb)) is not None:
+        values = _copy(earlier["identity"]["settings"])
+    elif recipe is not None:
         values = _copy(find_recipe(recipe, verb).settings)
     for name, value in (flags or {}).items():
         if value is not None:

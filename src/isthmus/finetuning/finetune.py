@@ -1,55 +1,73 @@
-"""The verb: turn an encoder into a retriever with labelled pairs, in one stage or in several."""
+"""The command `finetune`: an encoder trained on labelled queries, in one stage or several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from isthmus.config import Overrides, resolve
-from isthmus.config.output import SNAPSHOT, to_resume
+from isthmus.config.recipes import earlier_run
 from isthmus.errors import SettingsError, choices
 from isthmus.finetuning import pipeline, run_pipeline, run_stage
 from isthmus.finetuning.settings import FinetuneSettings
 
 
 def finetune(
-    model: str | None = None,
-    collection: str | None = None,
-    output: str | None = None,
-    recipe: str | None = "dense",
+    collection: str | PathLike[str] | None,
+    model: str | PathLike[str] | None,
+    output: str | PathLike[str],
     *,
+    recipe: str | PathLike[str] = "dense",
+    overwrite: bool = False,
     settings: Overrides = None,
-    resume: str | None = None,
 ) -> Path:
-    """Trains a retriever on a judged collection; returns the folder `final`.
+    """Trains a retriever or a re-ranker on labelled queries; returns the folder `final`.
 
-    Run again after an interruption, it goes on from the last checkpoint; of several stages, those
-    that are done already are not done again. So does `resume` with the folder alone, which holds
-    all other settings.
+    The same call again resumes after an interruption; of several stages, finished ones are kept.
+
+    Args:
+        collection: The collection with a training split: a BEIR folder, `irds:ID`; None: that of
+            the run that `recipe` names.
+        model: The model to train: a folder, a hub name, `package:NAME`, a run; None: that of the
+            run that `recipe` names.
+        output: The folder to write.
+        recipe: The name of a shipped recipe, a YAML file, or an earlier output folder, whose
+            settings are used.
+        overwrite: Whether another job, or a finished one, in the folder is replaced. Of several
+            stages, those that another job had in common with this one are kept.
+        settings: Settings by dotted path, over those of the recipe.
+
     """
-    flags = {"model": model, "collection": collection, "output": output}
-    if resume is not None:
-        identity = to_resume("finetune", resume, {**flags, "set": settings or None})
-        return again(identity, Path(resume), resume, where=f"{resume}/{SNAPSHOT}")
+    given = {"model": model, "collection": collection, "output": output}
+    flags = {name: value and fspath(value) for name, value in given.items()}
+    recipe = fspath(recipe)
     values = resolve("finetune", recipe, flags, settings)
     _refuse_new_stages(resolve("finetune", recipe), values)
-    return run(values, where=f"recipe {recipe}")
+    repeated = earlier_run(recipe, "finetune")
+    stages = {} if repeated is None else repeated["identity"].get("stages", {})
+    # A stage of a pipeline refers to others, which are next to it.
+    earlier = {name: Path(recipe).parent / folder for name, folder in stages.items()}
+    return run(values, f"recipe {recipe}", earlier, overwrite, repeated)
 
 
-def run(values: Mapping[str, Any], where: str, earlier: Mapping[str, Path] | None = None) -> Path:
-    """Trains from settings that are complete; `earlier` are folders that a lone stage refers to."""
+def run(
+    values: Mapping[str, Any],
+    where: str,
+    earlier: Mapping[str, Path] | None = None,
+    overwrite: bool = False,
+    repeated: Mapping[str, Any] | None = None,
+) -> Path:
+    """Trains from complete settings; returns the folder `final`.
+
+    `earlier` are folders that a lone stage refers to, `repeated` the snapshot of a run that the
+    settings are of.
+    """
     if values.get("stages") is not None:
-        return run_pipeline.run(pipeline.assemble(values, where))
+        return run_pipeline.run(pipeline.assemble(values, where), overwrite, repeated)
     alone = {key: value for key, value in values.items() if key != "stages"}
-    return run_stage.run(FinetuneSettings.parse(alone, where), earlier)
-
-
-def again(identity: Mapping[str, Any], folder: Path, output: str, where: str) -> Path:
-    """Runs the identity of a folder again, in the same or another output; returns `final`."""
-    # A stage of a pipeline refers to others, which lie beside it.
-    earlier = {name: folder.parent / other for name, other in identity.get("stages", {}).items()}
-    return run({**identity["settings"], "output": output}, where, earlier)
+    return run_stage.run(FinetuneSettings.parse(alone, where), earlier, overwrite, repeated)
 
 
 def _refuse_new_stages(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,20 +65,25 @@ class ResolvedStage:
         `collection` is the fingerprint of the collection. The output, and the paths of stages, are
         no part of it: folders may move, and be named in several ways.
         """
-        name = model_folder(self.settings.model)
-        negatives = [source.origin() for source in self.sources]
         referred = sorted(set(references(self.written).values()))
         stages = {stage: self.earlier[stage].name for stage in referred}
         return {
             "settings": self.written.model_dump(exclude={"output"}),
             **({"stages": stages} if referred else {}),
-            "data": {
-                "collection": collection,
-                "model": model_fingerprint(name) or name,
-                **({"negatives": negatives} if any(negatives) else {}),
-                **({"teacher": self.teacher.origin()} if self.teacher else {}),
-            },
+            "data": self.data(collection),
         }
+
+    def data(self, collection: str, made: Container[str] = ()) -> dict[str, Any]:
+        """Fingerprints of what the stage reads, but for what others have `made`, by setting."""
+        data: dict[str, Any] = {"collection": collection}
+        if "model" not in made:
+            name = model_folder(self.settings.model)
+            data["model"] = model_fingerprint(name) or name
+        if "negatives" not in made and any(origins := [one.origin() for one in self.sources]):
+            data["negatives"] = origins
+        if "teacher" not in made and self.teacher is not None:
+            data["teacher"] = self.teacher.origin()
+        return data
 
 
 def resolve_stage(

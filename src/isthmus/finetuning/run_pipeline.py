@@ -17,8 +17,11 @@ from isthmus.config.models import model_fingerprint
 from isthmus.config.output import (
     SNAPSHOT,
     claimed,
+    differences,
     is_complete,
+    notice_changes,
     read_snapshot,
+    refuse_inside,
     whole_folder,
     write_snapshot,
     writing,
@@ -32,22 +35,33 @@ from isthmus.progress import notice
 from isthmus.training.parallel import main_process_first, wait_for_everyone
 
 
-def run(pipeline: Pipeline) -> Path:
+def run(
+    pipeline: Pipeline, overwrite: bool = False, repeated: Mapping[str, Any] | None = None
+) -> Path:
     """Runs the stages that are not done yet; returns the folder `final`, the last retriever.
 
-    Another pipeline in the same folder finds the stages that it shares with earlier ones.
+    A pipeline that replaces another one finds the stages that it shares with it. `repeated` is
+    the snapshot of a run that the settings are of.
     """
     with ExitStack() as claims:
-        return _run(pipeline, claims)
+        return _run(pipeline, claims, overwrite, repeated)
 
 
-def _run(pipeline: Pipeline, claims: ExitStack) -> Path:
+def _run(
+    pipeline: Pipeline, claims: ExitStack, overwrite: bool, repeated: Mapping[str, Any] | None
+) -> Path:
     output = pipeline.output
-    described: dict[str, Any] = {"settings": {**pipeline.written}}
-    del described["settings"]["output"]
+    settings = {key: value for key, value in pipeline.written.items() if key != "output"}
     check_outside(pipeline)
     with main_process_first():
-        claims.enter_context(claimed(output, "finetune", _earlier(output) or described))
+        data = {name: _outside(stage) for name, stage in pipeline.stages.items()}
+        described = {"settings": settings, "data": data}
+        notice_changes(repeated, described)
+        if overwrite:
+            refuse_inside(output, {key: settings[key] for key in ("collection", "model")})
+        other = _other(output, described) if overwrite else None
+        replaced = overwrite and other is None
+        claims.enter_context(claimed(output, "finetune", other or described, replaced))
     folders: dict[str, Path] = {}
     for number, (name, resolved) in enumerate(pipeline.stages.items(), start=1):
         with within(name):
@@ -58,10 +72,6 @@ def _run(pipeline: Pipeline, claims: ExitStack) -> Path:
             if not done:
                 train(stage.into(folder))
                 gc.collect()  # the trainer is part of a cycle, which would keep its weights
-    snapshots = {name: read_snapshot(folder) for name, folder in folders.items()}
-    described["data"] = {
-        name: _outside(stage, snapshots[name]) for name, stage in pipeline.stages.items()
-    }
     results = {
         "stages": {name: folder.name for name, folder in folders.items()},
         "final": pipeline.last_retriever,
@@ -81,24 +91,24 @@ def digest(stage: ResolvedStage) -> str:
     return xxhash.xxh3_64_hexdigest(json.dumps(identity, sort_keys=True).encode())[:8]
 
 
-def _outside(stage: ResolvedStage, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """The data of a stage that no other stage has made."""
+def _outside(stage: ResolvedStage) -> dict[str, Any]:
+    """The data of a stage that no other stage makes."""
+    collection = stage_collection(stage.settings, stage.settings.account())
     made = {path.partition(".")[0] for path in references(stage.written)}
-    data: dict[str, Any] = snapshot["identity"]["data"]
-    return {key: value for key, value in data.items() if key not in made}
+    return stage.data(collection.fingerprint(), made)
 
 
-def _earlier(output: Path) -> Mapping[str, Any] | None:
-    """The identity of the pipeline that wrote the folder before; None where there is none.
+def _other(output: Path, described: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The identity of another pipeline that wrote the folder; None where there is none.
 
-    Several pipelines may share a folder. The earlier snapshot stays: it describes `final` until
-    the new one is published.
+    Its snapshot stays: it describes `final` until that of the new one is published.
     """
     if (output / SNAPSHOT).is_file():
         earlier = read_snapshot(output)
-        if earlier["verb"] == "finetune" and "stages" in earlier["identity"]["settings"]:
-            described: Mapping[str, Any] = earlier["identity"]
-            return described
+        found: Mapping[str, Any] = earlier["identity"]
+        ours = earlier["verb"] == "finetune" and "stages" in found.get("settings", {})
+        if ours and differences(found, json.loads(json.dumps(described))):
+            return found
     return None
 
 

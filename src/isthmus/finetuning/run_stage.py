@@ -16,7 +16,7 @@ from accelerate import PartialState
 from isthmus.collections import Collection, Problems, open_corpus
 from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_folder, named_at
-from isthmus.config.output import claimed, is_complete, writing
+from isthmus.config.output import claimed, is_complete, notice_changes, refuse_inside, writing
 from isthmus.finetuning.development import Development, development_split, draw_development_set
 from isthmus.finetuning.losses._base import outweighed_batch
 from isthmus.finetuning.merge import Merger, weights_of
@@ -77,16 +77,23 @@ class _Mined:
     checked: dict[str, Any] | None = None
 
 
-def run(written: FinetuneSettings, earlier: Mapping[str, Path] | None = None) -> Path:
-    """Trains what the settings say; returns the folder `final`.
+def run(
+    written: FinetuneSettings,
+    earlier: Mapping[str, Path] | None = None,
+    overwrite: bool = False,
+    repeated: Mapping[str, Any] | None = None,
+) -> Path:
+    """Trains what the settings say, from the last checkpoint on; returns the folder `final`.
 
-    Run again after an interruption, it goes on from the last checkpoint. `earlier` are the folders
-    of earlier stages, which `stage:NAME` in the settings stands for.
+    `earlier` are the folders of earlier stages, which `stage:NAME` in the settings stands for.
+    `repeated` is the snapshot of a run that the settings are of.
     """
-    return train(resolve_stage(written, earlier or {}))
+    return train(resolve_stage(written, earlier or {}), overwrite, repeated)
 
 
-def train(stage: ResolvedStage) -> Path:
+def train(
+    stage: ResolvedStage, overwrite: bool = False, repeated: Mapping[str, Any] | None = None
+) -> Path:
     """Trains a stage, from its last checkpoint if there is one; returns the folder `final`."""
     began = time.monotonic()
     settings, final = stage.settings, stage.output / "final"
@@ -98,7 +105,12 @@ def train(stage: ResolvedStage) -> Path:
         with main_process_first():
             fingerprint = collection.fingerprint()
             identity = stage.identity(fingerprint)
-            begun = claims.enter_context(claimed(stage.output, "finetune", identity))
+            notice_changes(repeated, identity)
+            if overwrite:
+                inputs = {"collection": settings.collection, "model": settings.model}
+                refuse_inside(stage.output, inputs)
+            claim = claimed(stage.output, "finetune", identity, overwrite)
+            begun = claims.enter_context(claim)
             if is_complete(stage.output):
                 notice(f"{stage.output} is complete already")
                 return final

@@ -60,7 +60,7 @@ def next_step(output: Path) -> str:
     if not _retrieves(read_snapshot(stages[results["final"]] if stages else output)):
         made = [f"re-ranker: {output / 'final'}", chosen]
         return "\n".join([*filter(None, made), f"next: isthmus search INDEX … --rerank {output}"])
-    step = f"isthmus index --model {output} --corpus … --output INDEX"
+    step = f"isthmus index DOCUMENTS --model {output} --output INDEX"
     rerankers = [folder for folder in stages.values() if not _retrieves(read_snapshot(folder))]
     made = [f"retriever: {output / 'final'}", *(f"re-ranker: {folder}" for folder in rerankers)]
     if rerankers:

@@ -327,7 +327,7 @@ def _masked(
     model: str, texts: Sequence[str], recipe: str, documents: str | None
 ) -> Iterator[MaskedText]:
     """How often each mask of a recipe takes each word of texts; no model is loaded."""
-    flags = {"corpus": "-", "model": "-", "output": "-"}
+    flags = {"documents": "-", "model": "-", "output": "-"}
     settings = PretrainSettings.given(None, flags, recipe)
     parts, tokenizer = assemble(settings, to_train=False), Tokenizer.load(model_folder(model))
     corpus = [Document(f"#{number}", text) for number, text in enumerate(texts)]

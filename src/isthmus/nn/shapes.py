@@ -20,8 +20,7 @@ def shape_of(size: str, where: str = "model") -> tuple[int, int]:
     if found is None or int(found[2]) % _HEAD:
         raise SettingsError(
             f"{where}: there is no size {size!r}",
-            f"choose one of these, LAYERSxWIDTH with a width in steps of {_HEAD} (6x384), or name "
-            "a model instead",
+            f"choose one of these, or LAYERSxWIDTH with a width in steps of {_HEAD} (6x384)",
             choices(size, SIZES),
         )
     return int(found[1]), int(found[2])

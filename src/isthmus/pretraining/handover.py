@@ -7,6 +7,7 @@ from pathlib import Path
 
 from isthmus.config.encoding import Pooling
 from isthmus.config.models import model_folder
+from isthmus.config.output import read_snapshot
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.model_settings import known_settings
 from isthmus.encoders.modules import projecting
@@ -45,7 +46,7 @@ def say_what_changes(settings: PretrainSettings, parts: Parts) -> None:
             f"{settings.model} has prompts: pre-training reads texts without them, and hands them "
             "on to fine-tuning, indexing and searching"
         )
-    if settings.model is not None and projecting(model_folder(settings.model)):
+    if settings.size is None and projecting(model_folder(settings.model)):
         notice(f"{settings.model} has modules after its pooling: they are not handed on")
     if not isinstance(before, DenseSettings) or not isinstance(after, DenseSettings):
         return
@@ -55,6 +56,15 @@ def say_what_changes(settings: PretrainSettings, parts: Parts) -> None:
             f"{after.pooling}, and with that the encoder is used from then on"
             f"{_how_to_keep(before.pooling, parts)}"
         )
+
+
+def next_step(output: Path) -> str:
+    """The encoder of a finished run, and the command that trains it further."""
+    values = {**read_snapshot(output)["identity"]["settings"], "output": str(output)}
+    recipe = next_recipe(PretrainSettings.parse(values, where=str(output)))
+    chosen = f" --recipe {recipe}" if recipe else ""
+    step = f"isthmus finetune COLLECTION --model {output}{chosen} --output RUN"
+    return f"encoder: {output / 'final'}\nnext: {step}"
 
 
 def next_recipe(settings: PretrainSettings) -> str | None:
@@ -95,7 +105,7 @@ def _encoding(settings: PretrainSettings, parts: Parts) -> DenseSettings | Spars
 
 
 def _known(settings: PretrainSettings) -> DenseSettings | SparseSettings | None:
-    if settings.model is not None:
+    if settings.size is None:
         with suppress(InputError):  # pooled in a way that isthmus does not know
             return known_settings(settings.model)
     return None

@@ -1,11 +1,12 @@
-"""The verb: teach an encoder a corpus, without labels."""
+"""The command `pretrain`: an encoder trained on documents, without labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,17 @@ from isthmus.config import Overrides
 from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.config.output import (
-    SNAPSHOT,
     START,
     claimed,
     is_complete,
-    to_resume,
+    notice_changes,
+    refuse_inside,
     whole_folder,
     writing,
 )
+from isthmus.config.recipes import earlier_run
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.shapes import shape_of
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.handover import describe, say_what_changes
@@ -45,48 +46,65 @@ from isthmus.training.evaluation import BEST, best_evaluation
 from isthmus.training.parallel import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer, check_trackers
 
+Snapshot = Mapping[str, Any]
+
 
 def pretrain(
-    corpus: str | None = None,
-    output: str | None = None,
-    model: str | None = None,
-    init: str | None = None,
-    recipe: str | None = "bow",
+    documents: str | PathLike[str] | None,
+    model: str | PathLike[str] | None,
+    output: str | PathLike[str],
     *,
-    cluster: str | None = None,
+    recipe: str | PathLike[str] = "bow",
+    overwrite: bool = False,
     settings: PretrainSettings | Overrides = None,
-    resume: str | None = None,
 ) -> Path:
-    """Trains an encoder on a corpus; returns the folder `final`, which AutoModel loads.
+    """Trains an encoder on documents without labels; returns the folder `final`.
 
-    Run again after an interruption, it goes on from the last checkpoint; so does `resume` with the
-    folder alone, which holds all other settings.
+    The same call again resumes after an interruption. AutoModel and sentence-transformers load
+    what is returned.
+
+    Args:
+        documents: The documents to train on: a path, `hf:NAME`, `irds:ID`; None: those of the run
+            that `recipe` names.
+        model: The model to train, or `scratch:SIZE` for an untrained one (tiny, mini, small,
+            base); None: that of the run that `recipe` names.
+        output: The folder to write.
+        recipe: The name of a shipped recipe, a YAML file, or an earlier output folder, whose
+            settings are used.
+        overwrite: Whether another job, or a finished one, in the folder is replaced.
+        settings: Settings by dotted path, over those of the recipe.
+
     """
-    flags = {"corpus": corpus, "output": output, "model": model, "init": init}
-    if resume is not None:
-        given = {**flags, "cluster": cluster, "set": settings or None}
-        identity = to_resume("pretrain", resume, given)
-        values = {**identity["settings"], "output": resume}
-        return run(PretrainSettings.parse(values, where=f"{resume}/{SNAPSHOT}"))
-    return run(PretrainSettings.given(settings, {**flags, "cluster.address": cluster}, recipe))
+    given = {"documents": documents, "model": model, "output": output}
+    flags = {name: value and fspath(value) for name, value in given.items()}
+    chosen = PretrainSettings.given(settings, flags, fspath(recipe))
+    return run(chosen, overwrite=overwrite, earlier=earlier_run(fspath(recipe), "pretrain"))
 
 
-def run(settings: PretrainSettings) -> Path:
-    """Trains an encoder from settings that are already complete; returns the folder `final`."""
+def run(
+    settings: PretrainSettings, *, overwrite: bool = False, earlier: Snapshot | None = None
+) -> Path:
+    """Trains an encoder from complete settings, which may repeat an earlier run; as `pretrain`."""
     with ExitStack() as claims:
-        return _run(settings, claims)
+        return _run(settings, claims, overwrite, earlier)
 
 
-def _run(settings: PretrainSettings, claims: ExitStack) -> Path:
+def _run(
+    settings: PretrainSettings, claims: ExitStack, overwrite: bool, earlier: Snapshot | None
+) -> Path:
     parts = assemble(settings)
     probes = assemble_probes(settings.probes, parts)
     check_trackers(settings.training)
     problems = settings.account()
-    texts = open_corpus(settings.corpus, problems)
+    texts = open_corpus(settings.documents, problems)
     output = Path(settings.output)
     final = output / "final"
     with main_process_first(), connected(settings.cluster):
-        claims.enter_context(claimed(output, "pretrain", _identity(settings, parts, texts)))
+        identity = _identity(settings, parts, texts)
+        notice_changes(earlier, identity)
+        if overwrite:
+            refuse_inside(output, {"documents": settings.documents, "model": settings.model})
+        claims.enter_context(claimed(output, "pretrain", identity, overwrite))
         if is_complete(output):
             notice(f"{output} is complete already")
             return final
@@ -102,11 +120,11 @@ def _run(settings: PretrainSettings, claims: ExitStack) -> Path:
         tokenised = tokenise(texts.documents(), source, tokenizer.serialised, settings.titles)
         if summary := tokenised.remember(problems.summary()):
             notice(summary)
-        check_texts(tokenised, settings.corpus)
+        check_texts(tokenised, settings.documents)
         columns: dict[str, Column] = {}
         for part in parts:
             columns |= part.columns(tokenised, tokenizer)
-    if settings.model is not None:
+    if settings.size is None:
         task.continue_from(Path(model_folder(settings.model)))
     seed = settings.training.seed
     rows, held_out = split(tokenised, settings.probes, seed)
@@ -134,14 +152,15 @@ def _run(settings: PretrainSettings, claims: ExitStack) -> Path:
         with writing(final):
             task.save(final)
             describe(final, backbone, tokenizer, settings, parts)
-        finish_model(output, {**results, "log": history}, filter(None, [settings.model]))
+        after = [settings.model] if settings.size is None else []
+        finish_model(output, {**results, "log": history}, after)
     wait_for_everyone()
     return final
 
 
 def _identity(settings: PretrainSettings, parts: Parts, texts: Corpus) -> dict[str, Any]:
-    data = {"corpus": texts.fingerprint()}
-    if settings.model is not None:
+    data = {"documents": texts.fingerprint()}
+    if settings.size is None:
         data["model"] = model_fingerprint(model_folder(settings.model)) or settings.model
     for part in parts:
         data |= part.data()
@@ -153,7 +172,7 @@ def _identity(settings: PretrainSettings, parts: Parts, texts: Corpus) -> dict[s
 def _held_out(
     settings: PretrainSettings, examples: PretrainExamples, rows: Rows, task: PretrainTask
 ) -> HeldOut:
-    corpus = open_corpus(settings.corpus, Problems("skip", settings.line_limit))
+    corpus = open_corpus(settings.documents, Problems("skip", settings.line_limit))
     return prepare_held_out(examples, rows, corpus.documents(), task, settings.probes)
 
 
@@ -188,15 +207,14 @@ def _say_why_none(probes: ProbeSettings, documents: int) -> None:
 
 def _start(settings: PretrainSettings, texts: Corpus) -> tuple[Tokenizer, Backbone]:
     training = settings.training
-    if settings.model is not None:
+    if settings.size is None:
         name = model_folder(settings.model)
     else:
-        assert settings.init is not None
         start = Path(settings.output) / START
         name = str(
             start_from_nothing(
                 lambda: (document.contents(settings.titles) for document in texts.documents()),
-                settings.init,
+                settings.size,
                 settings.vocabulary,
                 start,
                 training.seed,
@@ -219,7 +237,6 @@ def start_from_nothing(
     read: Callable[[], Iterable[str]], size: str, vocabulary: int, folder: Path, seed: int
 ) -> Path:
     """The folder of an untrained model, made once, from the texts that `read` gives each time."""
-    shape_of(size)
     if not folder.is_dir():
         tokenizer = new_tokenizer(_Texts(read), vocabulary)
         backbone = new_backbone(size, len(tokenizer), tokenizer.pad_id, seed=seed)

@@ -11,8 +11,8 @@ from isthmus.cluster import ClusterSettings
 from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Settings
 from isthmus.config.encoding import Similarity
-from isthmus.errors import SettingsError
-from isthmus.nn.shapes import SIZES
+from isthmus.config.models import SCRATCH
+from isthmus.nn.shapes import SIZES, shape_of
 from isthmus.pretraining.registries import OBJECTIVES, PROBES
 from isthmus.training.settings import Steps, TrainingSettings
 
@@ -61,11 +61,17 @@ class PretrainSettings(ReadingSettings):
 
     verb = "pretrain"
 
-    corpus: str = Field(description="what to learn: a path, beir:PATH, hf:NAME, irds:ID, …")
+    documents: str = Field(
+        description="the documents to train on: a path, beir:PATH, hf:NAME, irds:ID, …"
+    )
+    model: str = Field(
+        description="the model to train: a folder, a hub name, package:NAME, or an untrained one, "
+        f"scratch:SIZE ({', '.join(SIZES)}, LAYERSxWIDTH)"
+    )
     output: str = Field(description="the folder to write")
-    model: str | None = Field(None, description="where to start: a folder or hub name")
-    init: str | None = Field(None, description="or a size to start from nothing: tiny, mini, …")
-    vocabulary: int = Field(16_000, ge=100, description="tokens to learn, with init")
+    vocabulary: int = Field(
+        16_000, ge=100, description="number of tokens that the tokenizer of scratch:SIZE has"
+    )
     titles: bool = Field(True, description="whether titles are part of the text")
     max_length: int = Field(144, ge=8, description="tokens per text, special ones included")
     similarity: Similarity | None = Field(
@@ -111,12 +117,12 @@ class PretrainSettings(ReadingSettings):
         }
 
     @model_validator(mode="after")
-    def _one_start(self) -> Self:
-        if (self.model is None) == (self.init is None):
-            found = "both" if self.model is not None else "neither"
-            add = f"add --model NAME to go on from a model, or --init {'|'.join(SIZES)} to start"
-            raise SettingsError(
-                f"give either --model (a folder or hub name) or --init (a size); there is {found}",
-                f"{add} from nothing" if found == "neither" else "leave one of them out",
-            )
+    def _known_size(self) -> Self:
+        if self.size is not None:
+            shape_of(self.size)
         return self
+
+    @property
+    def size(self) -> str | None:
+        """The SIZE of `scratch:SIZE`; None: the model is one that there is."""
+        return self.model.removeprefix(SCRATCH) if self.model.startswith(SCRATCH) else None

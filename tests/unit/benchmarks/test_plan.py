@@ -187,7 +187,11 @@ def test_unequal_budgets_are_refused(tmp_path: Path) -> None:
             {"training.seed": 3},
             "finetuning.training.seed has no effect: it is set by seeds",
         ),
-        ("pretraining", {"init": "tiny"}, "pretraining.init has no effect: it is set by base.init"),
+        (
+            "pretraining",
+            {"model": "scratch:tiny"},
+            "pretraining.model has no effect: it is set by base.model, base.init",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_run(

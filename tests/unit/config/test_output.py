@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,6 +21,8 @@ from isthmus.config.output import (
     is_complete,
     only_writer,
     read_snapshot,
+    refuse_inside,
+    replace_run,
     whole_folder,
     write_json,
 )
@@ -98,7 +101,7 @@ def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
         ("pretrain", {"settings": {"training": {"seed": 2, "report_to": ["a"]}, "titles": True}},
          "it differs in settings.training.seed"),
         ("pretrain", {"data": {}}, "it differs in data.corpus"),
-        ("finetune", {}, "it is a pretrain"),
+        ("finetune", {}, "it was made by `isthmus pretrain`"),
     ],
 )  # fmt: skip
 def test_another_jobs_folder(
@@ -113,6 +116,68 @@ def test_another_jobs_folder(
     assert f"{str(folder)!r} already holds another job: {reason}" in caught.value.what
     assert "another --output" in caught.value.fix
     assert (folder / SNAPSHOT).read_bytes() == before
+
+
+def test_overwrite_replaces_another_job_or_a_finished_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    other = {**IDENTITY, "data": {"corpus": "f01"}}
+    old = folder / "checkpoint-1" / "weights"
+
+    def replaced(identity: dict[str, Any], verb: str = "pretrain") -> bool:
+        old.parent.mkdir(parents=True, exist_ok=True)
+        old.write_text("old")
+        with claimed(folder, verb, identity, overwrite=True) as known:
+            assert known == old.is_file()
+        return not known
+
+    claim(folder, "pretrain", IDENTITY)
+    assert not replaced(IDENTITY), "unfinished, it resumes"
+    finish(folder)
+    assert replaced(IDENTITY)
+    assert not is_complete(folder)
+    assert replaced(other)
+    assert replaced(other, "finetune")
+    assert sorted(found.name for found in folder.iterdir()) == [SNAPSHOT]
+    finish(folder)
+    with (
+        pytest.raises(OutputError, match="already holds another job") as caught,
+        claimed(folder, "finetune", IDENTITY, overwrite=False),
+    ):
+        pass
+    assert "--overwrite" in caught.value.fix
+
+
+def test_overwrite_leaves_what_isthmus_did_not_write(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with (
+        pytest.raises(OutputError, match="isthmus did not write"),
+        claimed(tmp_path, "pretrain", IDENTITY, overwrite=True),
+    ):
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_half_replaced_it_is_of_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim(tmp_path, "pretrain", IDENTITY)
+    (tmp_path / "checkpoint-1").mkdir()
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            replace_run(tmp_path, "pretrain")
+    with pytest.raises(OutputError, match="already holds another job"):
+        claim(tmp_path, "pretrain", IDENTITY)
+    with claimed(tmp_path, "pretrain", IDENTITY, overwrite=True) as known:
+        assert not known
+    assert not (tmp_path / "checkpoint-1").exists()
+
+
+def test_what_is_read_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "run" / "final").mkdir(parents=True)
+    refuse_inside(tmp_path / "run", {"model": "bert-base-uncased", "documents": str(tmp_path)})
+    for inside in (f"{tmp_path}/run/final", f"jsonl:{tmp_path}/run", f"{tmp_path}/x/../run"):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        with pytest.raises(OutputError, match="would remove what is read: model"):
+            refuse_inside(tmp_path / "run", {"documents": None, "model": inside})
 
 
 def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_recipes_of_adapt_resolve_to_stages(recipe: Recipe, known: Any) -> None:
 def test_every_shipped_recipe_parses_and_assembles(recipe: Recipe) -> None:
     assert recipe.summary.endswith(".")
     if recipe.verb == "pretrain":
-        flags = {"corpus": "c", "output": "o", "model": "m"}
+        flags = {"documents": "c", "output": "o", "model": "m"}
         overrides = ["corruption.generator=g"] if recipe.name == "simlm" else []
         values = resolve("pretrain", recipe.name, flags, overrides)
         assemble(PretrainSettings.parse(values, where=recipe.name))
@@ -61,7 +61,7 @@ def test_every_shipped_recipe_parses_and_assembles(recipe: Recipe) -> None:
 def test_the_recipes_of_experiments_and_protocols_still_work(file: Path) -> None:
     flags = {"model": "m", "output": "o"}
     if Recipe(file).verb == "pretrain":
-        values = resolve("pretrain", str(file), {**flags, "corpus": "c"})
+        values = resolve("pretrain", str(file), {**flags, "documents": "c"})
         assemble(PretrainSettings.parse(values, str(file)))
         return
     staged = "stages" in Recipe(file).settings
@@ -76,7 +76,7 @@ def test_the_recipes_of_experiments_and_protocols_still_work(file: Path) -> None
 def recipe(**change: Any) -> PretrainSettings:
     """Auto-encoding, with something changed; None leaves a part out."""
     values = {
-        "corpus": "c", "output": "o", "init": "tiny", "corruption": "uniform",
+        "documents": "c", "output": "o", "model": "scratch:tiny", "corruption": "uniform",
         "bottleneck": "cls", "decoder": "bidirectional",
         "decoder_corruption": {"name": "uniform", "rate": 0.5},
         "objectives": {"masked_lm": 1.0, "reconstruction": 1.0}, **change,
@@ -165,10 +165,15 @@ def test_recipe_then_flags_then_overrides() -> None:
     values = resolve(
         "pretrain",
         "mlm",
-        {"corpus": "flag", "output": None},
-        ["corpus=override", "training.learning_rate=1e-4", "corruption.rate=.15", "init=tiny"],
+        {"documents": "flag", "output": None},
+        [
+            "documents=override",
+            "training.learning_rate=1e-4",
+            "corruption.rate=.15",
+            "model=scratch:tiny",
+        ],
     )
-    assert values["corpus"] == "override"
+    assert values["documents"] == "override"
     assert "output" not in values, "a flag that was not given"
     assert values["training"]["learning_rate"] == 1e-4
     assert values["training"]["num_train_epochs"] == 20, "what is not overridden stays"

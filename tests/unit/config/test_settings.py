@@ -15,9 +15,9 @@ from isthmus.pretraining.settings import PretrainSettings
 from isthmus.training.settings import TrainingSettings
 
 PRETRAIN: dict[str, Any] = {
-    "corpus": "docs.jsonl",
+    "documents": "docs.jsonl",
     "output": "runs/x",
-    "init": "tiny",
+    "model": "scratch:tiny",
     "corruption": {"name": "uniform", "rate": 0.3},
     "objectives": {"masked_lm": {"weight": 1.0}},
 }
@@ -36,7 +36,7 @@ def refusal(change: dict[str, Any]) -> SettingsError:
 @pytest.mark.parametrize(
     ("change", "key", "first"),
     [
-        ({"corpsu": "x"}, "corpsu", "corpus"),
+        ({"documnets": "x"}, "documnets", "documents"),
         ({"training": {"learing_rate": 1e-4}}, "training.learing_rate", "learning_rate"),
         ({"objectives": {"masked_lm": {"wieght": 1.0}}}, "objectives.masked_lm.wieght", "weight"),
     ],
@@ -77,17 +77,19 @@ def test_nothing_is_converted_behind_ones_back() -> None:
 
 
 def test_a_missing_key() -> None:
-    error = refusal({"corpus": ...})
-    assert "'corpus' is missing" in error.what
-    assert error.expected == "str: what to learn: a path, beir:PATH, hf:NAME, irds:ID, …"
-    assert "--set corpus=…" in error.fix
-    assert "(and 1 more)" in refusal({"corpus": ..., "output": ...}).what
+    error = refusal({"documents": ...})
+    assert "'documents' is missing" in error.what
+    assert error.expected == (
+        "str: the documents to train on: a path, beir:PATH, hf:NAME, irds:ID, …"
+    )
+    assert "--set documents=…" in error.fix
+    assert "(and 1 more)" in refusal({"documents": ..., "output": ...}).what
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "m"}, "there is both"),
+        ({"model": "scratch:tinny"}, "no size 'tinny'"),
         ({"training": {"min_lr_rate": 0.1}}, "min_lr_rate and lr_scheduler_type"),
         ({"corruption": {"name": "uniform", "mask_share": 0.9, "random_share": 0.2}}, "exceed 1"),
     ],

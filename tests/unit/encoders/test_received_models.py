@@ -102,8 +102,8 @@ def test_own_code_is_not_run_however_it_is_reached(model: Path, corpus: str) -> 
         lambda: search(
             bm25, "fox", settings=SearchSettings(rerank=RerankSettings(model=str(model)))
         ),
-        lambda: pretrain(corpus=corpus, output=str(place / "p"), model=str(model)),
-        lambda: finetune(collection=judged, output=str(place / "f"), model=str(model)),
+        lambda: pretrain(corpus, model, place / "p"),
+        lambda: finetune(judged, model, place / "f"),
     ]
     for attempt in attempts:
         with pytest.raises(InputError, match="contains custom code"):

@@ -66,7 +66,7 @@ def test_null_leaves_out_what_a_recipe_chose() -> None:
     for name, choose in ways:
         with pytest.raises(SettingsError, match=f"no .* {name!r}"):
             choose({name: None})
-    flags = {"corpus": "c", "output": "o", "model": "m"}
+    flags = {"documents": "c", "output": "o", "model": "m"}
     values = resolve("pretrain", "bow", flags, ["objectives.bagofwords=false"])
     with pytest.raises(SettingsError, match="'bagofwords'"):
         PretrainSettings.parse(values, "test")

@@ -18,7 +18,6 @@ from isthmus.finetuning import run_pipeline as staging
 from isthmus.finetuning.finetune import finetune
 from isthmus.finetuning.resolved import ResolvedStage, references, with_folders
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.workflows.rerun import rerun
 
 FLAGS = {"model": "m", "collection": "c", "output": "o"}
 
@@ -145,7 +144,7 @@ def test_references_are_found_wherever_they_stand() -> None:
 @pytest.mark.parametrize("overrides", [["stages.mind.temperature=2.0"], {"stages.mind": {}}])
 def test_an_override_of_a_stage_that_is_none(overrides: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
-        finetune("m", "c", str(tmp_path), "three-stage", settings=overrides)
+        finetune("c", "m", tmp_path, recipe="three-stage", settings=overrides)
     assert "the recipe has no stage 'mind'" in caught.value.what
     assert caught.value.expected.startswith("mined")
 
@@ -209,11 +208,11 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
 def go(collection: Path, stages: Stages, tmp_path: Path) -> Any:
     """Runs the three stages with some overrides; which of them ran, and the stages' folders."""
 
-    def run(*overrides: str, output: Path = tmp_path / "out") -> tuple[list[str], dict[str, str]]:
+    def run(*overrides: str, overwrite: bool = False) -> tuple[list[str], dict[str, str]]:
         stages.ran.clear()
-        assert finetune("m", str(collection), str(output), "three-stage", settings=overrides) == (
-            output / "final"
-        )
+        output = tmp_path / "out"
+        again = {"recipe": "three-stage", "overwrite": overwrite}
+        assert finetune(collection, "m", output, **again, settings=overrides) == output / "final"
         return list(stages.ran), read_snapshot(output)["results"]["stages"]
 
     return run
@@ -228,26 +227,34 @@ def test_only_what_a_change_concerns_is_done_again(go: Any, tmp_path: Path) -> N
     out = tmp_path / "out"
     before = (out / "final" / "model.safetensors").read_bytes()
     assert go() == ([], first)
-    ran, second = go("stages.mined.negatives.relative_margin=0.05")
+    with pytest.raises(OutputError) as caught:
+        go("stages.mined.negatives.relative_margin=0.05")
+    assert "differs in settings.stages.mined.negatives.relative_margin" in caught.value.what
+    assert "--overwrite" in caught.value.fix
+    ran, second = go("stages.mined.negatives.relative_margin=0.05", overwrite=True)
     assert ran == ["mined", "reranker", "distilled"]
     assert second["bm25"] == first["bm25"]
     assert {*first.values()} & {*second.values()} == {first["bm25"]}
     assert all((out / folder / "final").is_dir() for folder in first.values()), "the old ones stay"
     last = out / second["distilled"] / "final" / "model.safetensors"
     assert (out / "final" / "model.safetensors").read_bytes() == last.read_bytes() != before
-    ran, third = go("stages.distilled.losses.contrastive.weight=0.5")
+    ran, third = go("stages.distilled.losses.contrastive.weight=0.5", overwrite=True)
     assert ran == ["distilled"]
     assert third["reranker"] == first["reranker"]
-    assert go() == ([], first), "back to where it was"
+    assert go(overwrite=True) == ([], first), "back to where it was"
     assert (out / "final" / "model.safetensors").read_bytes() == before
-    ran, _ = go("training.seed=7")
+    ran, _ = go("training.seed=7", overwrite=True)
     assert ran == ALL
+    ran, _ = go("training.seed=7", overwrite=True)
+    assert ran == ALL, "a finished one is replaced"
 
 
 def test_other_data_is_another_pipeline(go: Any, collection: Path) -> None:
     _, first = go()
     (collection / "corpus.jsonl").write_text('{"_id": "d", "text": "another text"}\n')
-    ran, second = go()
+    with pytest.raises(OutputError, match="differs in data"):
+        go()
+    ran, second = go(overwrite=True)
     assert ran == ALL
     assert not {*first.values()} & {*second.values()}
 
@@ -267,11 +274,11 @@ def test_the_snapshot_says_what_is_in_final_until_the_next_is_whole(
     monkeypatch.setattr(staging, "train", killed)
     change = "stages.mined.negatives.range_min=3"
     with pytest.raises(KeyboardInterrupt):
-        go(change)
+        go(change, overwrite=True)
     assert read_snapshot(out) == before
     assert is_complete(out)
     monkeypatch.setattr(staging, "train", stages)
-    ran, second = go(change)
+    ran, second = go(change, overwrite=True)
     assert ran == ["distilled"], "what was done before the interruption is kept"
     after = read_snapshot(out)
     assert after["results"] == {"stages": second, "final": "distilled"}
@@ -373,9 +380,9 @@ def test_a_pipeline_is_repeated_with_all_its_stages(
     _, first = go("stages.mined.negatives.num_negatives=7")
     stages.ran.clear()
     stages.rounding = 1  # as on a device whose sums depend on the weather
-    rerun(str(tmp_path / "out"), str(tmp_path / "again"))
+    finetune(None, None, tmp_path / "again", recipe=tmp_path / "out")
     assert stages.ran == ALL
     again = read_snapshot(tmp_path / "again")
     assert again["results"]["stages"]["bm25"] == first["bm25"]
     assert again["identity"] == read_snapshot(tmp_path / "out")["identity"]
-    assert "the data is not what it was" not in capsys.readouterr().err
+    assert "fingerprint differs" not in capsys.readouterr().err

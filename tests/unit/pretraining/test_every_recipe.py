@@ -76,7 +76,7 @@ def make(folder: Path) -> Callable[[str], Made]:
                 overrides["view.span"] = 16
             if name == "simlm":
                 overrides["corruption.generator"] = str(folder)
-            flags = {"corpus": "c", "output": "o", "model": "m"}
+            flags = {"documents": "c", "output": "o", "model": "m"}
             settings = PretrainSettings.parse(resolve("pretrain", name, flags, overrides), name)
             parts = assemble(settings)
             columns: dict[str, Column] = {}

@@ -173,7 +173,7 @@ def test_rows_chooses_documents_and_keeps_their_keys(corpus: TokenisedCorpus) ->
 
 def task(**change: Any) -> PretrainTask:
     values = {
-        "corpus": "c", "output": "o", "init": "tiny", "corruption": "uniform",
+        "documents": "c", "output": "o", "model": "scratch:tiny", "corruption": "uniform",
         "objectives": {"masked_lm": 1.0, "bag_of_words": {"weight": 0.5}}, **change,
     }  # fmt: skip
     parts = assemble(PretrainSettings.parse(values, where="test"))

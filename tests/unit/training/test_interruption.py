@@ -158,9 +158,9 @@ def test_a_tracker_that_is_not_installed_is_refused_before_training(tmp_path: Pa
     # Before anything else is looked for.
     chosen = {"training.report_to": "wandbb"}
     with pytest.raises(SettingsError, match="the tracker 'wandbb'"):
-        pretrain("nowhere", str(tmp_path), "nowhere", settings=chosen)
+        pretrain("nowhere", "nowhere", tmp_path, settings=chosen)
     with pytest.raises(SettingsError, match="the tracker 'wandbb'"):
-        finetune("nowhere", "nowhere", str(tmp_path), "dense", settings=chosen)
+        finetune("nowhere", "nowhere", tmp_path, settings=chosen)
 
 
 def test_parts_that_were_set_aside_train_again() -> None:

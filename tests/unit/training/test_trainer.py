@@ -48,7 +48,7 @@ def corpus(tmp_path: Path) -> TokenisedCorpus:
 
 def trainer(corpus: TokenisedCorpus, output: Path, **training: Any) -> Trainer:
     values = {
-        "corpus": "c", "output": "o", "init": "tiny", "corruption": "uniform",
+        "documents": "c", "output": "o", "model": "scratch:tiny", "corruption": "uniform",
         "objectives": {"masked_lm": 1.0, "bag_of_words": 1.0},
         "training": {
             "per_device_train_batch_size": 4, "max_steps": 4, "save_steps": 1, "bf16": False,

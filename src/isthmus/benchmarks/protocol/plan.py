@@ -42,11 +42,10 @@ Layer = tuple[str, Mapping[str, Any]]
 """Where in the protocol settings are, and these; "": what another key of the protocol sets."""
 Work = Literal["base", "pretrain", "teacher", "run"]
 _ELSEWHERE = {
-    "corpus": "methods.NAME.corpus or collections.NAME.corpus",
+    "documents": "methods.NAME.corpus or collections.NAME.corpus",
     "collection": "tasks.NAME.collection",
     "output": "--output",
-    "model": "base.model or methods.NAME.model",
-    "init": "base.init",
+    "model": "base.model, base.init or methods.NAME.model",
     "queries": "tasks.NAME.queries",
     "training.seed": "seeds",
 }
@@ -135,7 +134,7 @@ class Plan:
             return base.model, self._model_digest(base.model, "base.model")
         shape_of(base.init, "base.init")
         values = self._pretraining(
-            base.recipe, ("", {"init": base.init}), ("base.settings", base.settings),
+            base.recipe, ("", {"model": f"scratch:{base.init}"}), ("base.settings", base.settings),
             where="base", corpus="texts",
         )  # fmt: skip
         texts = [self._fingerprint(text) for text in base.texts]
@@ -210,7 +209,7 @@ class Plan:
             step = f"pretrain/{name}/{label}-{made[:8]}/p{seed}"
         needs = (origin,) if origin in self.steps else ()
         tokens = tokens_of(values)
-        values["corpus"] = self.protocol.spec(corpus)
+        values["documents"] = self.protocol.spec(corpus)
         self._add(Step(step, "pretrain", made, needs, origin, values=values, tokens=tokens))
         return step, made, read + tokens
 
@@ -253,14 +252,11 @@ class Plan:
         return values
 
     def _pretraining(self, recipe: str, *layers: Layer, where: str, corpus: str) -> Values:
-        values = self._layered(
-            "pretrain", recipe, *layers, taken=("corpus", "output", "model", "init")
-        )
-        # A size makes a new model, a model is trained further: one excludes the other.
+        values = self._layered("pretrain", recipe, *layers, taken=("documents", "output", "model"))
         begins = {} if where == "base" else {"model": "base"}
         with _named(where):
             assemble(PretrainSettings.parse(
-                {**values, **begins, "corpus": corpus, "output": "output"}, where
+                {**values, **begins, "documents": corpus, "output": "output"}, where
             ))  # fmt: skip
         for part in ("corruption", "decoder_corruption"):
             own = values.get(part)
@@ -353,7 +349,7 @@ class Plan:
 
 def _meant(values: Values) -> str:
     """The settings that change results, in one text."""
-    kept = {key: value for key, value in values.items() if key not in ("corpus", "collection")}
+    kept = {key: value for key, value in values.items() if key not in ("documents", "collection")}
     training = kept.get("training") or {}
     kept["training"] = {key: value for key, value in training.items() if key not in _IDLE}
     kept.pop("audit", None)

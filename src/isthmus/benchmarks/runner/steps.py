@@ -101,7 +101,7 @@ def _base(step: Step, place: RunFolder) -> None:
         with whole_file(texts) as stream:
             for text in paragraphs(place.texts, place.paragraph):
                 stream.write(json.dumps(text, ensure_ascii=False) + "\n")
-    _train(step, place, {"corpus": f"jsonl:{texts}"})
+    _train(step, place, {"documents": f"jsonl:{texts}"})
     texts.unlink(missing_ok=True)
 
 

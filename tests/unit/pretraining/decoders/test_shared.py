@@ -81,7 +81,7 @@ def task(
 ) -> PretrainTask:
     reads = "name" not in decoder  # what a corruption hides from it: the bidirectional one alone
     values = {
-        "corpus": "c", "output": "o", "init": "tiny", "corruption": "uniform",
+        "documents": "c", "output": "o", "model": "scratch:tiny", "corruption": "uniform",
         "bottleneck": bottleneck, "decoder": {"name": "bidirectional", **decoder},
         "decoder_corruption": {"name": "uniform", "rate": 0.5} if reads else None,
         "objectives": {"masked_lm": 1.0, "reconstruction": 1.0},
@@ -92,7 +92,8 @@ def task(
 
 def condenser(layer: int | None) -> Parts:
     values = {
-        "corpus": "c", "output": "o", "init": "tiny", "corruption": "uniform", "bottleneck": "cls",
+        "documents": "c", "output": "o", "model": "scratch:tiny",
+        "corruption": "uniform", "bottleneck": "cls",
         "decoder": {"name": "condenser", "from_layer": layer},
         "objectives": {"masked_lm": 1.0, "reconstruction": 1.0},
     }  # fmt: skip

@@ -108,7 +108,7 @@ def settings(folder: Path) -> Callable[..., PretrainSettings]:
             "learning_rate": 1e-3, **change.pop("training", {}),
         }  # fmt: skip
         values = {
-            "corpus": str(folder / "corpus.jsonl"), "model": str(folder / "model"),
+            "documents": str(folder / "corpus.jsonl"), "model": str(folder / "model"),
             "output": str(output), "max_length": 24, "corruption": "uniform", **BOW,
             "training": training, **change,
         }  # fmt: skip
@@ -424,7 +424,7 @@ def test_what_cannot_be_used_is_refused_before_anything_loads(
     where: str,
     allowed: str,
 ) -> None:
-    chosen = settings(tmp_path / "run", probes=probes, corpus="/nowhere.jsonl", model="/nowhere")
+    chosen = settings(tmp_path / "run", probes=probes, documents="/nowhere.jsonl", model="/nowhere")
     with pytest.raises(SettingsError) as caught:
         run(chosen)
     error = caught.value
@@ -444,7 +444,7 @@ def test_a_corpus_too_small_to_hold_some_out_trains_without(
 ) -> None:
     lines = (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[:399]
     (tmp_path / "small.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    run(settings(tmp_path / "run", corpus=str(tmp_path / "small.jsonl")))
+    run(settings(tmp_path / "run", documents=str(tmp_path / "small.jsonl")))
     told = capsys.readouterr().err
     assert "no probes: fewer than 20 held-out documents would measure nothing" in told
     assert "a twentieth of the corpus is 19: it would have to have 400 documents" in told

@@ -91,7 +91,8 @@ def prepared(
 ) -> tuple[PretrainTask, HeldOut, ProbeSettings]:
     """What is made of all documents but the first two."""
     values = {
-        "corpus": "c", "output": "o", "init": "tiny", "max_length": 24, "corruption": "uniform",
+        "documents": "c", "output": "o", "model": "scratch:tiny", "max_length": 24,
+        "corruption": "uniform",
         "objectives": {"masked_lm": 1.0}, **change,
     }  # fmt: skip
     settings = PretrainSettings.parse(values, where="test")
