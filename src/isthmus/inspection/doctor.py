@@ -98,7 +98,7 @@ def findings_table(findings: Iterable[Finding]) -> Table:
 def _recognised(thing: str) -> Literal["index", "model", "documents"]:
     """What a thing that is named is."""
     folder, scheme = Path(thing), thing.partition(":")[0]
-    if any((folder / name).exists() for name in (MANIFEST, HYBRID, SEGMENTS, DOCUMENTS)):
+    if _is_index(folder):
         return "index"
     models = ("config.json", "modules.json", SNAPSHOT)
     if thing.startswith(PACKAGE) or any((folder / name).is_file() for name in models):
@@ -108,6 +108,11 @@ def _recognised(thing: str) -> Literal["index", "model", "documents"]:
     if on_this_disk(thing) is None and (alike := similar(folder)):
         raise InputError(f"there is no file, folder or model {thing!r}", "check the path", alike)
     return "model"
+
+
+def _is_index(folder: Path) -> bool:
+    """Whether a folder is an index, or what is left of one."""
+    return any((folder / name).exists() for name in (MANIFEST, HYBRID, SEGMENTS, DOCUMENTS))
 
 
 def _failed(subject: str, error: IsthmusError) -> Finding:
@@ -256,7 +261,8 @@ def _model(name: str) -> list[Finding]:
         detail = f"{len(tokenizer):,} tokens, but {rows:,} embeddings"
         fix = "save the tokenizer and the model again, from the same training"
         findings.append(Finding(f"tokenizer of {name}", False, detail, fix))
-    return findings
+    inside = Path(name, "index")  # of the output of adapt
+    return findings + (_index(str(inside)) if _is_index(inside) else [])
 
 
 def _encoding(name: str) -> Finding:

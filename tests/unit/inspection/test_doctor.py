@@ -9,6 +9,7 @@ from tests.factories import write_collection, write_corpus, write_encoder
 from typer.testing import CliRunner
 
 from isthmus.cli import app
+from isthmus.config.output import write_snapshot
 from isthmus.indexes.bm25.builder import build_bm25
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
 from isthmus.inspection.doctor import Finding, doctor, findings_table
@@ -99,6 +100,16 @@ def test_an_index_without_its_manifest_is_to_be_copied_again(tmp_path: Path) -> 
     (tmp_path / "documents.arrow").write_bytes(b"")
     (seen,) = (one for one in doctor([tmp_path]) if not one.ok)
     assert "copy the whole folder again" in seen.fix
+
+
+def test_the_output_of_adapt_is_a_model_and_an_index(tmp_path: Path) -> None:
+    write_encoder(tmp_path / "model", ["snow ice"] * 9, 60, document_max_length=64)
+    corpus = write_corpus(tmp_path / "corpus.jsonl", {"d1": "snow"})
+    index(str(corpus), tmp_path / "index")
+    write_snapshot(tmp_path, "adapt", {}, {})
+    told = {one.subject: one.detail for one in doctor([tmp_path])}
+    assert "parameters" in told[str(tmp_path)]
+    assert "1 documents, every checksum holds" in told[str(tmp_path / "index")]
 
 
 def test_what_is_nowhere_is_named_with_what_is_like_it(tmp_path: Path) -> None:
