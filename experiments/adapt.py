@@ -76,7 +76,7 @@ def whole(
 ) -> Found:
     """The command itself, perhaps with one part changed: before and after, alone and with BM25."""
     sets = ["problems=skip", f"dense.training.seed={seed}", *PARTS[part]]
-    report = isthmus.adapt(data, model, str(output), recipe, settings=sets)
+    report = isthmus.adapt(data, model, output, recipe=recipe, settings=sets).report
     assert report is not None
     results = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))["results"]
     queries = {measure: {s: list(q.values()) for s, q in by.items()}
@@ -93,9 +93,9 @@ def paper(data: str, model: str, output: Path, seed: int, recipe: str, keep: int
 
 
 def labels(data: str, model: str, output: Path, seed: int, start: str, queries: int) -> Found:
-    """Fine-tuning as `adapt --labels` does it, from the adapted weights or the original ones."""
+    """Fine-tuning as `adapt --train-on` does it, from the adapted weights or the original ones."""
     sets = ["finetune.merge=null", *([f"finetune.queries={queries}"] if queries else [])]
-    first, second = _stages(data, model, output, seed, sets, labels=data)
+    first, second = _stages(data, model, output, seed, sets, train_on=data)
     begun = str(run_stage(first)) if start == "adapted" else model
     final = run_stage(second.model_copy(update={"model": begun}))
     return measured(begun, str(final), data, (0.0, 0.5, 0.7, 1.0))

@@ -377,6 +377,7 @@ def trained(values: Values, name: str, output: Path) -> None:
         if lines is None:
             continue
         stage = re.sub("-[0-9a-f]{8}$", "", file.parent.relative_to(output).as_posix())
+        stage = stage.removeprefix("training/")
         own = name if stage == "." else f"{name}/{stage}"
         logged: dict[str, list[float]] = {}
         for line in lines:
@@ -483,7 +484,7 @@ def adapted(values: Values, place: Path, spec: str, start: str) -> None:
         with values.case(name):
             output = place / f"run-{name}"
             how = ["bm25={k1: 0.9, b: 0.4}", *little, *how]
-            report = isthmus.adapt(spec, start, str(output), "adapt-quick", settings=how)
+            report = isthmus.adapt(spec, start, output, recipe="adapt-quick", settings=how).report
             trained(values, name, output)
             assert report is not None
             for measure, means in report.means.items():

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from isthmus.retrieval.verbs.update import open_writer as open_writer
     from isthmus.serving.serve import open_app as open_app
     from isthmus.serving.serve import serve as serve
+    from isthmus.workflows.adapt import Adaptation as Adaptation
     from isthmus.workflows.adapt import adapt as adapt
     from isthmus.workflows.evaluate import evaluate as evaluate
     from isthmus.workflows.quickstart import quickstart as quickstart
@@ -92,7 +93,7 @@ _HOMES = {
     "isthmus.retrieval.verbs.tune": ["tune"],
     "isthmus.retrieval.verbs.update": ["Writer", "add", "delete", "merge", "open_writer"],
     "isthmus.serving.serve": ["open_app", "serve"],
-    "isthmus.workflows.adapt": ["adapt"],
+    "isthmus.workflows.adapt": ["Adaptation", "adapt"],
     "isthmus.workflows.evaluate": ["evaluate"],
     "isthmus.workflows.quickstart": ["quickstart"],
 }

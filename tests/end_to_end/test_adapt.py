@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import isthmus
 from isthmus.config.seen_queries import seen
+from isthmus.workflows.adapt import Adaptation
 
 LITTLE = [
     "dense.training.max_steps=4", "dense.training.per_device_train_batch_size=16",
@@ -25,14 +29,28 @@ PLAIN = ("pooling=mean", "similarity=cosine")
 
 
 @pytest.fixture(scope="module")
+def elsewhere(judged: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same queries over some more documents."""
+    folder: Path = tmp_path_factory.mktemp("elsewhere") / "more"
+    shutil.copytree(judged, folder)
+    with (folder / "corpus.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"_id": "more", "text": "ba do ke"}\n')
+    return folder
+
+
+def given(judged: Path, elsewhere: Path, model: Path, output: Path) -> tuple[Any, ...]:
+    words = ("adapt", judged, "--model", model, "--output", output, "--eval-on", judged)
+    return (*words, "--eval-on", elsewhere, *sets(*PLAIN))
+
+
+@pytest.fixture(scope="module")
 def adapted(
-    commands: Any, judged: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+    commands: Any, judged: Path, elsewhere: Path, model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:  # fmt: skip
     output: Path = tmp_path_factory.mktemp("adapted") / "run"
-    told = commands.succeed(
-        "adapt", judged, "--model", model, "--output", output, "--guard", judged, *sets(*PLAIN)
-    )
-    assert f"isthmus search {output}/index/adapted" in told.stdout
+    told = commands.succeed(*given(judged, elsewhere, model, output))
+    assert "next: isthmus " in told.stdout
     return output
 
 
@@ -40,43 +58,77 @@ def results(folder: Path) -> Any:
     return json.loads((folder / "isthmus.json").read_text(encoding="utf-8"))["results"]
 
 
-def test_what_comes_out(commands: Any, adapted: Path, model: Path) -> None:
-    report = json.loads((adapted / "report" / "report.json").read_text(encoding="utf-8"))
-    alone = ["BM25", "as it was", "adapted"]
-    assert report["systems"] == [*alone, "as it was + BM25", "adapted + BM25"]
+def report_of(folder: Path) -> Any:
+    return json.loads((folder / "report.json").read_text(encoding="utf-8"))
+
+
+def test_what_comes_out(commands: Any, adapted: Path, elsewhere: Path, model: Path) -> None:
+    found = report_of(adapted)
+    report = found["report"]
+    alone = ["BM25", "original", "adapted"]
+    assert report["systems"] == [*alone, "original + BM25", "adapted + BM25"]
     assert report["queries"] == 60
+    pairs = [(pair["first"], pair["second"]) for pair in report["tests"]["RR@10"]["pairs"]]
+    assert pairs == [("adapted", "original"), ("adapted + BM25", "original + BM25")]
+    assert found["seed"] == 42
+    assert "documents" in found["survey"]
     text = (adapted / "report.md").read_text(encoding="utf-8")
-    assert "# Before and after" in text
-    assert "On the guard collection, adapted: RR@10" in text
     page = (adapted / "report.html").read_text(encoding="utf-8")
-    assert "On the guard collection, adapted: RR@10" in page
-    assert page.count("<table") == 2
+    for sentence in found["sentences"]:
+        assert html.escape(sentence) in page
+    assert f"{elsewhere.name} (60 judged queries)" in text
+    assert page.count("<table") == 3, "a table for each measure, of both collections"
     assert "--paper:" in page, "the look that all pages share"
     merge = results(adapted)["merge"]["adapted"]
     assert 0 <= merge["share"] <= 1
     assert merge["change"] <= 0.01
-    found = commands.succeed("search", adapted / "index" / "adapted", "ba do ke")
-    assert "1" in found.stdout
-    described = json.loads((adapted / "final" / "encoder.json").read_text(encoding="utf-8"))
+    assert "1" in commands.succeed("search", adapted / "index", "ba do ke").stdout
+    described = json.loads((adapted / "model" / "encoder.json").read_text(encoding="utf-8"))
     assert described["pooling"] == "mean"
     assert described["document_max_length"] == 32
-    queries = (adapted / "adapted" / "pseudo_queries.jsonl").read_text(encoding="utf-8")
-    assert len(queries.splitlines()) > 40
+    (queries,) = adapted.rglob("pseudo_queries.jsonl")
+    assert len(queries.read_text(encoding="utf-8").splitlines()) > 40
+    opened = Adaptation(adapted)
+    assert opened.report is not None
+    assert opened.report.means == report["means"]
+    vector = opened.encoder.encode_queries(["ba do ke"])
+    assert (vector == isthmus.load_encoder(str(adapted)).encode_queries(["ba do ke"])).all()
+    (ranking,) = opened.index.search([isthmus.Query("q", "ba do ke")], 3)
+    assert len(ranking)
 
 
-def test_again_does_nothing_and_its_output_is_a_recipe(
+def test_what_the_report_measures_is_what_the_index_answers(adapted: Path, judged: Path) -> None:
+    report = Adaptation(adapted).report
+    found = isthmus.evaluate(judged, adapted, measures="RR@10")
+    assert report is not None
+    (answered,) = found.per_query["RR@10"].values()
+    assert answered == report.per_query["RR@10"]["adapted + BM25"]
+
+
+def test_again_does_nothing_and_overwriting_repeats(
+    commands: Any, adapted: Path, judged: Path, elsewhere: Path, model: Path
+) -> None:
+    seconds, found = results(adapted)["seconds"], report_of(adapted)
+    weights = (adapted / "model/model.safetensors").read_bytes()
+    again = given(judged, elsewhere, model, adapted)
+    commands.succeed(*again)
+    assert results(adapted)["seconds"] == seconds
+    refused = commands.run(*again, "--set", "passages=true")
+    assert "already holds another job" in refused.stderr
+    commands.succeed(*again, "--overwrite")
+    assert results(adapted)["seconds"] != seconds
+    assert (adapted / "model/model.safetensors").read_bytes() == weights
+    assert report_of(adapted) == found
+
+
+def test_its_output_is_a_recipe(
     commands: Any, adapted: Path, judged: Path, model: Path, tmp_path: Path
 ) -> None:
-    seconds = results(adapted)["seconds"]
-    given = ("--guard", judged, *sets(*PLAIN))
-    commands.succeed("adapt", judged, "--model", model, "--output", adapted, *given)
-    assert results(adapted)["seconds"] == seconds
-    again = ("--recipe", adapted, "--output", tmp_path / "again")
-    commands.succeed("adapt", judged, "--model", model, *again)
-    weights = "final/model.safetensors"
+    words = ("adapt", judged, "--model", model, "--output", tmp_path / "again")
+    commands.succeed(*words, "--recipe", adapted)
+    weights = "model/model.safetensors"
     assert (tmp_path / "again" / weights).read_bytes() == (adapted / weights).read_bytes()
-    verdicts = [results(folder)["verdict"] for folder in (adapted, tmp_path / "again")]
-    assert verdicts[0] == verdicts[1]
+    assert report_of(tmp_path / "again") == report_of(adapted)
 
 
 @pytest.mark.nightly
@@ -93,16 +145,16 @@ def test_two_processes(
     assert found["change"] == pytest.approx(wanted["change"], rel=0.01)
 
 
-def test_killed(commands: Any, adapted: Path, judged: Path, model: Path, tmp_path: Path) -> None:
+def test_killed(
+    commands: Any, adapted: Path, judged: Path, elsewhere: Path, model: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "run"
-    arguments = [
-        "adapt", judged, "--model", model, "--output", output, "--guard", judged, *sets(*PLAIN)
-    ]  # fmt: skip
+    arguments = given(judged, elsewhere, model, output)
     commands.kill_when(lambda: list(output.glob("**/checkpoint-2/complete.json")), *arguments)
     commands.succeed(*arguments)
-    weights = "final/model.safetensors"
+    weights = "model/model.safetensors"
     assert (output / weights).read_bytes() == (adapted / weights).read_bytes()
-    assert results(output)["verdict"] == results(adapted)["verdict"]
+    assert report_of(output) == report_of(adapted)
 
 
 def test_without_judged_queries_and_a_folder_of_texts(
@@ -118,35 +170,38 @@ def test_without_judged_queries_and_a_folder_of_texts(
         *sets(*PLAIN, "bm25.language=german"),
     )  # fmt: skip
     assert "NOT MEASURED" in told.stdout
-    bm25 = json.loads((tmp_path / "run" / "index" / "bm25" / "manifest.json").read_text())["bm25"]
-    assert bm25["stemmer"] == "german"
+    assert f"next: isthmus search {tmp_path / 'run'}" in told.stdout
+    (manifest,) = (tmp_path / "run" / "index").rglob("bm25/manifest.json")
+    assert json.loads(manifest.read_text())["bm25"]["stemmer"] == "german"
     assert "no effect" not in told.stderr, "of the encoder's index"
-    assert not (tmp_path / "run" / "report").exists()
-    assert (tmp_path / "run" / "index" / "adapted").is_dir()
-    assert not (tmp_path / "run" / "index" / "as-it-was").exists()
+    assert report_of(tmp_path / "run")["report"] is None
 
 
-def test_kept_as_it_was(commands: Any, judged: Path, model: Path, tmp_path: Path) -> None:
+def test_unchanged(commands: Any, judged: Path, model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
     told = commands.succeed(
-        "adapt", judged, "--model", model, "--output", tmp_path / "run",
+        "adapt", judged, "--model", model, "--output", output,
         *sets(*PLAIN, "dense.merge.max_change=0.0"),
     )  # fmt: skip
-    assert "KEPT AS IT WAS: held-out documents would move too far" in told.stdout
-    start, final = (tmp_path / "run" / name / "model.safetensors" for name in ("start", "final"))
-    assert start.stat().st_size
-    assert results(tmp_path / "run")["merge"]["adapted"]["share"] == 0
-    means = json.loads((tmp_path / "run/report/report.json").read_text(encoding="utf-8"))["means"]
-    assert means["RR@10"]["adapted"] == means["RR@10"]["as it was"]
-    assert final.is_file()
+    assert "UNCHANGED: with any of the trained weights" in told.stdout
+    assert results(output)["merge"]["adapted"]["share"] == 0
+    found = report_of(output)
+    means = found["report"]["means"]
+    assert means["RR@10"]["adapted"] == means["RR@10"]["original"]
+    assert found["recommended"] is False
+    assert "Keep the original encoder" in told.stdout
+    assert f"next: isthmus index {judged} -m bm25 -m {model}" in told.stdout
+    assert Adaptation(output).report is not None
 
 
 def test_labels(commands: Any, judged: Path, model: Path, tmp_path: Path) -> None:
     told = commands.succeed(
-        "adapt", judged, "--model", model, "--output", tmp_path / "run", "--labels", judged,
+        "adapt", judged, "--model", model, "--output", tmp_path / "run", "--train-on", judged,
         *sets(*PLAIN, "finetune.training.num_train_epochs=1"),
     )  # fmt: skip
     assert "adapted + labels: RR@10" in told.stdout
-    snapshot = json.loads((tmp_path / "run/labelled/isthmus.json").read_text(encoding="utf-8"))
+    labelled = tmp_path / "run" / "training" / "labelled" / "isthmus.json"
+    snapshot = json.loads(labelled.read_text(encoding="utf-8"))
     assert snapshot["results"]["queries"] == 60
     assert snapshot["identity"]["settings"]["split"] == "train"
     fingerprint = snapshot["identity"]["data"]["collection"]
@@ -165,7 +220,7 @@ def test_sparse(
     commands.succeed(
         "adapt", judged, "--model", tmp_path / "sparse", "--output", tmp_path / "run", *sets()
     )
-    described = json.loads((tmp_path / "run/final/encoder.json").read_text(encoding="utf-8"))
+    described = json.loads((tmp_path / "run/model/encoder.json").read_text(encoding="utf-8"))
     assert described["kind"] == "sparse"
 
 
@@ -179,8 +234,8 @@ def test_sparse(
         ),
         ((*PLAIN, "split=dev"), "has no split 'dev'"),
         ((*PLAIN, "dense.pseudo_queries.sources.titel.share=1"), "titel"),
-        ((*PLAIN, "labels=nowhere"), "nowhere"),
-        ((*PLAIN, "guard=nowhere"), "nowhere"),
+        ((*PLAIN, "train_on=nowhere"), "nowhere"),
+        ((*PLAIN, "eval_on=[nowhere]"), "nowhere"),
         ((*PLAIN, "dense.document_max_length=64"), "would be lost"),
     ],
 )
@@ -196,4 +251,4 @@ def test_refused_before_anything_is_trained(
     )
     assert ended.returncode == 2
     assert message in ended.stderr
-    assert not (tmp_path / "run" / "adapted" / "final").exists()
+    assert not (tmp_path / "run" / "training" / "adapted" / "final").exists()

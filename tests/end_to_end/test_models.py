@@ -189,7 +189,8 @@ def test_adapting_keeps_prompts(commands: Any, e5: Path, collection: Path, tmp_p
         "adapt", collection, "--model", e5, "--output", tmp_path / "run",
         *(part for one in little for part in ("--set", one)),
     )  # fmt: skip
-    final = tmp_path / "run" / "final"
-    assert SentenceTransformer(str(final), device="cpu").prompts == PROMPTS
-    kept = manifest(tmp_path / "run" / "index" / "adapted")["encoder"]["settings"]
+    for model in (tmp_path / "run", tmp_path / "run" / "model"):
+        assert SentenceTransformer(str(model), device="cpu").prompts == PROMPTS
+    (index,) = (tmp_path / "run" / "index").glob("*/model")
+    kept = manifest(index)["encoder"]["settings"]
     assert (kept["query_prompt"], kept["document_prompt"]) == ("ba: ", "do: ")

@@ -13,7 +13,7 @@ import pytest
 
 from isthmus.collections import open_collection
 
-_MEASURES = ("RR@10", "nDCG@10", "R@100", "Success@100")
+_MEASURES = ("nDCG@10", "RR@10", "R@100")
 
 
 def snapshot(folder: Path) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def test_kept_as_it_was(
     result = merge()
     assert (result["share"], result["reason"]) == (0, reason)
     assert found.weight.tolist() == [[1.0, 1.0]]
-    assert "KEPT AS IT WAS" in capsys.readouterr().err
+    assert "UNCHANGED" in capsys.readouterr().err
 
 
 def test_every_try_is_counted(capsys: pytest.CaptureFixture[str]) -> None:

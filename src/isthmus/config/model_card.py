@@ -47,20 +47,23 @@ itself is under Apache-2.0.
 
 
 def finish_model(
-    run: Path, results: Mapping[str, Any], after: Iterable[str | Path] | None = None
+    run: Path,
+    results: Mapping[str, Any],
+    after: Iterable[str | Path] | None = None,
+    folder: str = FINAL,
 ) -> None:
     """Marks a run as complete, after its model got a card and what loads the run itself.
 
     `after`: the models that training started from, whose seen splits are recorded with the run's
-    own. None for a pipeline: its stages record theirs.
+    own. None for a pipeline: its stages record theirs. `folder` holds the model.
     """
-    _present(run, results)
+    _present(run, results, folder)
     seen = [] if after is None else all_seen(read_snapshot(run), results, after)
     finish(run, {**results, SEEN: seen} if seen else results)
 
 
-def _present(run: Path, results: Mapping[str, Any]) -> None:
-    final = run / FINAL
+def _present(run: Path, results: Mapping[str, Any], folder: str) -> None:
+    final = run / folder
     modules = _read(final / _MODULES)
     with whole_file(final / "README.md") as stream:
         stream.write(_card(run, read_snapshot(run), results, modules))
@@ -68,7 +71,7 @@ def _present(run: Path, results: Mapping[str, Any]) -> None:
         return
     for module in modules:
         path = module.get("path") or ""
-        module["path"] = f"{FINAL}/{path}" if path else FINAL
+        module["path"] = f"{folder}/{path}" if path else folder
     write_json(run / _MODULES, modules)
     if (stated := _read(final / _STATED)) is not None:
         write_json(run / _STATED, stated)

@@ -33,7 +33,7 @@ def model_folder(name: str, where: str = "--model") -> str:
     """The folder or hub name to load; `where` the user named it, for what is wrong with it.
 
     `package:NAME` is an encoder carried by a PyPI package (checked against its checksum), a run of
-    isthmus stands for its folder `final`, anything else is taken as it is.
+    isthmus stands for its folder `final` or `model`, anything else is taken as it is.
     """
     if name.startswith(PACKAGE):
         return str(_carried(name.removeprefix(PACKAGE), where))
@@ -49,7 +49,7 @@ def model_folder(name: str, where: str = "--model") -> str:
                 f"the run {name!r} is not complete",
                 "run the same command again to finish it, or name one of its checkpoint-N folders",
             )
-        return str(folder / "final")
+        return str(next((one for one in (folder / "model",) if one.is_dir()), folder / "final"))
     looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
     beside_others = "/" in name and Path(name).parent.is_dir()
     if (looks_like_path or beside_others) and not folder.is_dir():

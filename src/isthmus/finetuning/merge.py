@@ -84,16 +84,17 @@ def summary(found: Mapping[str, Any]) -> str:
     drawn = ""
     if "before" in found:
         drawn = (
-            f" Queries drawn from held-out documents: {found['measure']} {found['before']:.3f} "
+            f" Queries generated from held-out documents: {found['measure']} {found['before']:.3f} "
             f"before, {found['after']:.3f} after."
         )
     if found.get("reason") == "change":
-        return "KEPT AS IT WAS: held-out documents would move too far with any share."
+        return "UNCHANGED: with any of the trained weights, held-out documents move too far."
     if found.get("reason") == "queries":
-        return f"KEPT AS IT WAS: what was learnt makes held-out documents harder to find.{drawn}"
+        return f"UNCHANGED: with the trained weights, held-out documents are harder to find.{drawn}"
     return (
-        f"{found['share']:.0%} of what was learnt is taken over. 1 - cosine of held-out documents "
-        f"to their vectors of before is {found['change']:.1%} of that between two documents.{drawn}"
+        f"the weights are {found['share']:.0%} trained and {1 - found['share']:.0%} original ones. "
+        f"Vectors of held-out documents moved by {found['change']:.1%} of the mean distance "
+        f"between two documents.{drawn}"
     )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["bm25", "dense", "sparse", "hybrid", "reranked"]
 _KINDS: dict[str, Kind] = {"inverted": "sparse"}  # of indexes, where the word differs
-_INSIDE = ("final", "best")  # model folders that every run has: the run's name identifies them
+_INSIDE = ("final", "best", "model")  # model folders of runs: the run's name identifies them
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """What tells one state of index folders from the next."""
 

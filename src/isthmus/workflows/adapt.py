@@ -1,148 +1,271 @@
-"""The main job: documents in; a retriever that knows them, its indexes and a report out."""
+"""The main job: documents in; an encoder adapted to them, an index and a report out."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from isthmus.collections import Collection, Problems, open_collection, open_corpus
+from isthmus.collections import Collection, Corpus, open_collection, open_corpus
 from isthmus.config import Overrides
 from isthmus.config.encoding import SparseForm
 from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_fingerprint, model_folder, named_at
-from isthmus.config.output import claimed, read_snapshot, whole_folder
-from isthmus.config.recipes import merged
+from isthmus.config.output import (
+    claimed,
+    is_complete,
+    notice_changes,
+    read_snapshot,
+    refuse_inside,
+    whole_folder,
+)
+from isthmus.config.recipes import earlier_run, merged
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.model_settings import known_settings, stored_settings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, SettingsError
-from isthmus.evaluation import Report
+from isthmus.evaluation import Report, compare_runs
+from isthmus.evaluation.tables import Shown, Table
 from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.run_stage import run as run_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split
 from isthmus.progress import notice
+from isthmus.retrieval.hybrid_folder import open_hybrid, read_hybrid
+from isthmus.retrieval.verbs.index import BM25, IndexSettings, index
 from isthmus.training.parallel import main_process_first
-from isthmus.workflows.adapt_settings import AdaptSettings
-from isthmus.workflows.before_after import (
-    AFTER,
-    BEFORE,
+from isthmus.workflows.adapt_report import (
+    ADAPTED,
     LABELLED,
-    Judged,
-    compare,
-    compare_on_guard,
-    verdict,
-    write,
-)  # fmt: skip
+    AdaptReport,
+    question,
+    read_report,
+    systems_of,
+)
+from isthmus.workflows.adapt_settings import AdaptSettings
+from isthmus.workflows.evaluate import titles
 from isthmus.workflows.survey import survey
+from isthmus.workflows.systems import Searches, judged_queries, systems
 
+if TYPE_CHECKING:
+    from isthmus.encoders import DenseEncoder, SparseEncoder
+    from isthmus.retrieval.hybrid import HybridSearcher
+
+MODEL, INDEX = "model", "index"
+_TRAINING = "training"
 _SPLITS = ("test", "dev", "validation", "valid")
+_DEPTH = 100
+_CANDIDATES = 1000  # that are fused, as a search of the index fuses them
+
+
+@dataclass(frozen=True, repr=False)
+class Adaptation(Shown):
+    """The output of an adaptation: the encoder, the index and the report, opened when used."""
+
+    folder: Path
+
+    @cached_property
+    def encoder(self) -> DenseEncoder | SparseEncoder:
+        """The adapted encoder."""
+        return load_encoder(str(self.folder / MODEL))
+
+    @cached_property
+    def index(self) -> HybridSearcher:
+        """The index of the documents: BM25 and the adapted encoder, fused."""
+        return open_hybrid(self.folder / INDEX)
+
+    @cached_property
+    def found(self) -> AdaptReport:
+        """What was trained on what, and what it changed."""
+        return read_report(self.folder)
+
+    @property
+    def report(self) -> Report | None:
+        """The original and the adapted encoder compared; None without judged queries."""
+        return self.found.report
+
+    @property
+    def next(self) -> str:
+        """The command to go on with."""
+        return self.found.next_command(self.folder)
+
+    def tables(self) -> list[str | Table]:
+        """The tables of the report, and what they say in sentences."""
+        return [*(self.report.tables() if self.report else ()), *self.found.sentences()]
+
+    def to_json(self) -> str:
+        """What report.json holds."""
+        return (self.folder / "report.json").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A collection that the report measures."""
+
+    spec: str
+    collection: Collection
+    split: str
 
 
 def adapt(
     documents: str,
     model: str,
-    output: str,
-    recipe: str | None = None,
+    output: str | Path,
     *,
-    collection: str | None = None,
-    guard: str | None = None,
-    labels: str | None = None,
+    eval_on: str | Sequence[str] = (),
+    train_on: str | None = None,
+    recipe: str | Path | None = None,
+    overwrite: bool = False,
     settings: AdaptSettings | Overrides = None,
-) -> Report | None:
-    """Teaches a finished retriever its documents, without labels; returns the comparison.
+) -> Adaptation:
+    """Trains an embedding model on documents without labels, indexes them, and reports the change.
 
-    OUTPUT holds the retriever (final), its indexes and the report. Without judged queries there
-    is no comparison, and None is returned. Run again after an interruption, it goes on. Without a
-    recipe, it is `adapt` on a GPU and `adapt-quick` elsewhere.
+    The same call again resumes.
+
+    Args:
+        documents: Folder of texts, .jsonl file, BEIR folder, irds:ID or hf:NAME.
+        model: Embedding model to adapt: a folder, hub name or package:NAME.
+        output: Folder for the model, the index (BM25 and the model) and the report.
+        eval_on: Collections with judged queries (default: that of the documents). The first one
+            decides whether the adapted model is better; the others check that it is not worse.
+        train_on: Collection whose training split is trained on after the documents.
+        recipe: Recipe, YAML file, or earlier output folder, whose settings are used (default:
+            adapt, or adapt-quick without a GPU).
+        overwrite: Whether another job, or a finished one, in the output folder is replaced.
+        settings: Further settings, as --set takes them.
+
     """
     if recipe is None:
         recipe = "adapt" if torch.cuda.is_available() else "adapt-quick"
     flags = {
-        "documents": documents, "model": model, "output": output, "collection": collection,
-        "guard": guard, "labels": labels,
+        "documents": documents, "model": model, "output": str(output), "train_on": train_on,
+        "eval_on": ([eval_on] if isinstance(eval_on, str) else list(eval_on)) or None,
     }  # fmt: skip
-    return run(AdaptSettings.given(settings, flags, recipe))
+    chosen = AdaptSettings.given(settings, flags, str(recipe))
+    return run(chosen, overwrite, earlier_run(str(recipe), "adapt"))
 
 
-def run(settings: AdaptSettings) -> Report | None:
-    """Runs an adaptation from complete settings; returns the comparison, if queries are judged."""
+def run(
+    settings: AdaptSettings, overwrite: bool = False, earlier: Mapping[str, Any] | None = None
+) -> Adaptation:
+    """Runs an adaptation from complete settings, which may repeat an earlier one."""
     began = time.monotonic()
     output = Path(settings.output)
     with named_at("--model"):
         model_folder(settings.model)
         known = encoder_settings(settings)
     plain = known != known_settings(settings.model)
-    start = str(output / "start") if plain else settings.model
-    trained = stages(settings, known, start)
-    judged = _judged(settings)
-    guard = _checked(settings, trained)
+    original = str(output / _TRAINING / "original") if plain else settings.model
+    trained = stages(settings, known, original)
+    corpus = open_corpus(settings.documents, settings.account())
+    judged = _judged(settings, corpus)
+    _check(settings, trained)
     with ExitStack() as claims:
         with main_process_first():
-            corpus = open_corpus(settings.documents, settings.account())
             sentence = survey(corpus, settings.documents)
-            claims.enter_context(claimed(output, "adapt", _identity(settings)))
+            identity = _identity(settings, corpus)
+            notice_changes(earlier, identity)
+            if overwrite:
+                refuse_inside(output, {"documents": settings.documents, "model": settings.model})
+            claims.enter_context(claimed(output, "adapt", identity, overwrite))
+            if is_complete(output):
+                notice(f"{output} is complete already")
+                return Adaptation(output)
             if plain:
-                _save_start(settings.model, known, output / "start")
+                _save_original(settings.model, known, Path(original))
         notice(sentence)
         for number, (name, stage) in enumerate(trained.items(), start=1):
-            _say(began, f"{number}/{len(trained) + 2} {name}: learn {stage.collection}")
+            _say(began, f"{number}/{len(trained) + 2} {name}: train on {stage.collection}")
             run_stage(stage)
         if os.environ.get("RANK", "0") != "0":
-            return None  # of several processes, the first does the rest
+            return Adaptation(output)  # of several processes, the first does the rest
         _say(began, f"{len(trained) + 1}/{len(trained) + 2} index the documents")
-        models = {BEFORE: start, **{name: stage.output for name, stage in trained.items()}}
+        models = {name: stage.output for name, stage in trained.items()}
+        last = list(models)[-1]
+        if not (output / MODEL).is_dir():
+            with whole_folder(output / MODEL) as partial:
+                shutil.copytree(Path(models[last]) / "final", partial, dirs_exist_ok=True)
+        members = _index(settings, output)
         merges = {name: _merge(stage) for name, stage in trained.items()}
-        report = _finish(settings, models, merges, judged, guard, began)
+        found = AdaptReport(
+            documents=settings.documents,
+            survey=sentence,
+            model=settings.model,
+            seed=next(iter(trained.values())).training.seed,
+            merges=merges,
+            report=_compared(settings, judged, corpus, original, models, members),
+        )
+        found.write(output)
+        results = {"seconds": time.monotonic() - began, "merge": merges}
+        finish_model(output, results, [models[last]], MODEL)
     _say(began, f"{len(trained) + 2}/{len(trained) + 2} done: {output / 'report.md'}")
-    return report
-
-
-def _finish(
-    settings: AdaptSettings,
-    models: Mapping[str, str],
-    merges: Mapping[str, dict[str, Any] | None],
-    judged: Judged | None,
-    guard: Judged | None,
-    began: float,
-) -> Report | None:
-    """Writes the retriever, its indexes and the report; returns the comparison, if there is one."""
-    output, last = Path(settings.output), list(models)[-1]
-    if not (output / "final").is_dir():
-        with whole_folder(output / "final") as partial:
-            shutil.copytree(Path(models[last]) / "final", partial, dirs_exist_ok=True)
-    report = compare(settings, judged, models)
-    guarded = compare_on_guard(settings, guard, {name: models[name] for name in (BEFORE, last)})
-    sentences = verdict(merges, report, guarded)
-    write(output, sentences, report, guarded)
-    found: Mapping[str, Any] = read_snapshot(output).get("results") or {}
-    seconds = found.get("seconds", time.monotonic() - began)  # of the run that did the work
-    results = {"seconds": seconds, "verdict": sentences, "merge": merges}
-    finish_model(output, results, [models[last]])
-    return report
+    return Adaptation(output)
 
 
 def _say(began: float, message: str) -> None:
     notice(f"\n[{time.monotonic() - began:5.0f} s] {message}")
 
 
-def _identity(settings: AdaptSettings) -> dict[str, Any]:
-    fingerprint = open_corpus(settings.documents, Problems("skip")).fingerprint()
+def _index(settings: AdaptSettings, output: Path) -> dict[str, Path]:
+    """Builds the index of BM25 and the adapted model; returns the folder of each."""
+    chosen = _index_settings(settings)
+    if settings.bm25 is not None:
+        chosen = chosen.model_copy(update={"bm25": settings.bm25})
+    model = str(output / MODEL)
+    folder = index(settings.documents, output / INDEX, hybrid=[BM25, model], settings=chosen)
+    return dict(zip((BM25, MODEL), read_hybrid(folder).folders(folder), strict=True))
+
+
+def _index_settings(settings: AdaptSettings) -> IndexSettings:
+    return IndexSettings(passages=settings.passages, **dict(settings.reading))
+
+
+def _compared(
+    settings: AdaptSettings,
+    judged: Sequence[_Judged],
+    corpus: Corpus,
+    original: str,
+    models: Mapping[str, str],
+    members: Mapping[str, Path],
+) -> Report | None:
+    """The original and the trained encoders on every collection; None where there is none."""
+    names, last = titles([one.spec for one in judged]), list(models)[-1]
+    reports = []
+    for name, one in zip(names, judged, strict=True):
+        queries, known = judged_queries(one.collection, one.split)
+        digest = one.collection.fingerprint()
+        how = _index_settings(settings)
+        searches = Searches(one.spec, digest, queries, _CANDIDATES, how)
+        encoders, bm25 = dict(models), BM25
+        if digest == corpus.fingerprint():
+            encoders[last], bm25 = str(members[MODEL]), str(members[BM25])
+        rows = systems(systems_of(original, encoders, bm25))
+        runs = searches.runs(rows, "weighted_sum", _DEPTH)
+        found = compare_runs(runs, known, settings.evaluation, pairs=question(last))
+        reports.append(found.model_copy(update={"name": name}))
+    if not reports:
+        return None
+    first, *others = reports
+    return first.model_copy(update={"also": {one.name: one for one in others}})
+
+
+def _identity(settings: AdaptSettings, corpus: Corpus) -> dict[str, Any]:
     model = model_fingerprint(model_folder(settings.model)) or settings.model
     described = settings.model_dump(exclude={"output"})
-    return {"settings": described, "data": {"documents": fingerprint, "model": model}}
+    return {"settings": described, "data": {"documents": corpus.fingerprint(), "model": model}}
 
 
 def encoder_settings(settings: AdaptSettings) -> DenseSettings | SparseSettings:
-    """How the encoder reads texts: what lies beside the model, and what settings say instead."""
+    """How the encoder reads texts: what its files say, and what settings say instead."""
     chosen = settings.chosen()
     stated = settings.encoder == "sparse" or {"pooling", "similarity"} <= set(chosen)
     if known_settings(settings.model) is None and not stated:
@@ -154,8 +277,8 @@ def encoder_settings(settings: AdaptSettings) -> DenseSettings | SparseSettings:
     return stored_settings(settings.model, chosen).settings
 
 
-def _save_start(model: str, known: DenseSettings | SparseSettings, folder: Path) -> None:
-    """The encoder as it was, with what settings say of it beside its weights."""
+def _save_original(model: str, known: DenseSettings | SparseSettings, folder: Path) -> None:
+    """The encoder before training, with what settings say of it next to its weights."""
     if not folder.is_dir():
         with whole_folder(folder) as partial:
             load_encoder(model, known, exact=True).save(partial)
@@ -171,23 +294,18 @@ def _under(key: str) -> Iterator[None]:
         raise
 
 
-def _checked(settings: AdaptSettings, trained: Mapping[str, FinetuneSettings]) -> Judged | None:
-    """The guard collection and its split, if any; raises on what would fail after training."""
+def _check(settings: AdaptSettings, trained: Mapping[str, FinetuneSettings]) -> None:
+    """Raises on what would fail after training has begun."""
     for name, stage in trained.items():
-        with _under("dense" if name == AFTER else "finetune"):
+        with _under("dense" if name == ADAPTED else "finetune"):
             resolve_stage(stage)
-    if settings.labels is not None:
-        labelled = open_collection(settings.labels, settings.account())
+    if settings.train_on is not None:
+        labelled = open_collection(settings.train_on, settings.account())
         check_split(labelled, trained[LABELLED])
-    if settings.guard is None:
-        return None
-    collection = open_collection(settings.guard, settings.account())
-    splits = collection.splits()
-    return collection, next((split for split in _SPLITS if split in splits), splits[0])
 
 
 def stages(
-    settings: AdaptSettings, known: DenseSettings | SparseSettings, start: str
+    settings: AdaptSettings, known: DenseSettings | SparseSettings, original: str
 ) -> dict[str, FinetuneSettings]:
     """What is trained: on queries drawn from the documents, then on labels where there are any."""
     own = known.model_dump()
@@ -205,39 +323,35 @@ def stages(
         own["sparse"] = {key: own.pop(key) for key in SparseForm.model_fields if key in own}
     values = merged(values, own)
     values |= {name: getattr(settings, name) for name in ("problems", "line_limit", "passages")}
-    output = Path(settings.output)
-    places = {"model": start, "collection": settings.documents, "output": str(output / "adapted")}
-    found = {AFTER: FinetuneSettings.parse({**values, **places}, where="adapt", under="dense")}
-    if settings.labels is not None:
-        places = {
-            "model": str(output / "adapted"),
-            "collection": settings.labels,
-            "output": str(output / "labelled"),
-        }
-        labelled = {**merged(values, settings.finetune), **places}
-        found[LABELLED] = FinetuneSettings.parse(labelled, where="adapt", under="finetune")
+    place = Path(settings.output) / _TRAINING
+    adapted, labelled = str(place / "adapted"), str(place / "labelled")
+    paths = {"model": original, "collection": settings.documents, "output": adapted}
+    found = {ADAPTED: FinetuneSettings.parse({**values, **paths}, where="adapt", under="dense")}
+    if settings.train_on is not None:
+        paths = {"model": adapted, "collection": settings.train_on, "output": labelled}
+        values = {**merged(values, settings.finetune), **paths}
+        found[LABELLED] = FinetuneSettings.parse(values, where="adapt", under="finetune")
     return found
 
 
-def _judged(settings: AdaptSettings) -> Judged | None:
-    """The collection and split that the report measures; None where no queries are judged."""
-    named = settings.collection
-    corpus = open_corpus(named or settings.documents, settings.account())
-    splits = corpus.splits() if isinstance(corpus, Collection) else []
-    if not splits and named is None:
-        return None
-    usual = next((split for split in _SPLITS if split in splits), None)
-    split = settings.split or usual
-    if split is None and named is None:
-        return None
-    if split not in splits:
-        raise InputError(
-            f"the collection has no split {split or _SPLITS[0]!r} to report on",
-            f"--set split={splits[0]}" if splits else "choose another --collection",
-            ", ".join(splits),
-        )
-    assert isinstance(corpus, Collection), "it has splits"
-    return corpus, split
+def _judged(settings: AdaptSettings, corpus: Corpus) -> list[_Judged]:
+    """The collections and splits that the report measures."""
+    named = {spec: open_collection(spec, settings.account()) for spec in settings.eval_on}
+    if not named and isinstance(corpus, Collection) and corpus.splits():
+        usual = any(split in corpus.splits() for split in _SPLITS)
+        named = {settings.documents: corpus} if usual or settings.split else {}
+    found = []
+    for spec, collection in named.items():
+        splits = collection.splits()
+        split = settings.split or next((one for one in _SPLITS if one in splits), splits[0])
+        if split not in splits:
+            raise InputError(
+                f"{spec} has no split {split!r} to report on",
+                f"--set split={splits[0]}",
+                ", ".join(splits),
+            )
+        found.append(_Judged(spec, collection, split))
+    return found
 
 
 def _merge(stage: FinetuneSettings) -> dict[str, Any] | None:

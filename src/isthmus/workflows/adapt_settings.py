@@ -1,4 +1,4 @@
-"""Settings of the verb `isthmus adapt`."""
+"""Settings of the command `isthmus adapt`."""
 
 from __future__ import annotations
 
@@ -14,35 +14,34 @@ from isthmus.text.passages import Chosen
 
 
 class AdaptSettings(ReadingSettings, EncodingChoice):
-    """Which documents, which encoder, how it learns them, and what the report measures."""
+    """Which documents and which encoder, how it is trained, and what the report measures."""
 
     verb = "adapt"
 
-    documents: str = Field(description="what to learn: a path, beir:PATH, hf:NAME, irds:ID, …")
-    model: str = Field(description="a finished retriever: a folder, hub name or package:NAME")
-    output: str = Field(description="the folder to write")
-    collection: str | None = Field(
-        None, description="judged queries to report on; null: those of the documents, if any"
+    documents: str = Field(description="Documents to train on: a path, beir:PATH, irds:ID, …")
+    model: str = Field(description="Embedding model to adapt: a folder, hub name or package:NAME")
+    output: str = Field(description="Output folder")
+    eval_on: list[str] = Field(
+        [], description="Collections to report on; empty: that of the documents, if it has queries"
     )
-    split: str | None = Field(None, description="of the collection; null: test, or else dev")
-    guard: str | None = Field(
-        None, description="another collection, on which the report checks that nothing is lost"
+    split: str | None = Field(
+        None, description="Split of the collections; null: test, or else dev or validation"
     )
-    labels: str | None = Field(
-        None, description="a judged collection whose training split is learnt from afterwards"
+    train_on: str | None = Field(
+        None, description="Collection whose training split is trained on after the documents"
     )
     passages: Chosen = Field(
         None,
-        description="whether long documents are learnt and indexed by passages, or how these are "
-        "cut; null: yes for a folder of files, no otherwise",
+        description="Whether long documents are read in passages, or how these are cut; null: yes "
+        "for a folder of files, no otherwise",
     )
     bm25: Bm25Settings | None = Field(
-        None, description="of the index that the report compares with: its language, k1, b, …"
+        None, description="Settings of the BM25 index: language, k1, b, …"
     )
-    dense: dict[str, Any] = Field(description="settings of `isthmus finetune`, without labels")
-    dot: dict[str, Any] = Field({}, description="what differs where inner products compare")
-    sparse: dict[str, Any] = Field({}, description="what differs for a sparse encoder, besides")
-    finetune: dict[str, Any] = Field({}, description="what differs where labels are learnt from")
+    dense: dict[str, Any] = Field(description="Settings of `isthmus finetune`, without labels")
+    dot: dict[str, Any] = Field({}, description="Changes for encoders that compare by dot product")
+    sparse: dict[str, Any] = Field({}, description="Further changes for sparse encoders")
+    finetune: dict[str, Any] = Field({}, description="Changes for training on labels")
     evaluation: EvaluationSettings = EvaluationSettings(
         measures=("RR@10", "nDCG@10", "R@100"), correction="holm"
     )

@@ -94,8 +94,8 @@ def evaluate(
         settings: Further settings, as --set takes them.
 
     """
-    names = measures.replace(",", " ").split() if isinstance(measures, str) else measures
-    settings = EvaluateSettings.given(settings, {"measures": names})
+    chosen = measures.replace(",", " ").split() if isinstance(measures, str) else measures
+    settings = EvaluateSettings.given(settings, {"measures": chosen})
     rows = systems_of(systems)
     parts = list(dict.fromkeys(part for row in rows for part in row.parts))
     if not rows:
@@ -105,7 +105,7 @@ def evaluate(
     every = [collection, *([also] if isinstance(also, str | Path) else also)]
     problems = settings.account()
     sources = [_opened(one, split, k, rows, settings, problems) for one in every]
-    titles = _titles(every)
+    names = titles(every)
     if examples and sources[0].collection is None:
         raise SettingsError(
             "examples show documents, which judgements alone do not have",
@@ -114,7 +114,7 @@ def evaluate(
 
     def compared(folder: Path | None) -> Report:
         reports = {}
-        for title, source in zip(titles, sources, strict=True):
+        for title, source in zip(names, sources, strict=True):
             runs = source.searches.runs(rows, settings.fusion, source.depth)
             report = compare_runs(runs, source.judged, source.settings, source.notes(parts))
             found = _examples(report, runs, source, examples)
@@ -235,7 +235,7 @@ def _has_searched(row: System) -> bool:
     return len(row.parts) > 1 or not is_run(row.parts[0])
 
 
-def _titles(given: Sequence[object]) -> list[str]:
+def titles(given: Sequence[object]) -> list[str]:
     """A short name for each collection: the folder's, or all after the scheme; else as given."""
     texts = [str(one) if isinstance(one, str | Path) else "collection" for one in given]
     shorts = []

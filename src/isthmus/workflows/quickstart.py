@@ -8,19 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
-from rich.console import Console
 
 from isthmus.collections.formats.beir import write_beir
 from isthmus.collections.formats.docstrings import Docstrings
 from isthmus.config import Overrides, Settings
 from isthmus.config.output import claimed, finish
 from isthmus.errors import SettingsError
-from isthmus.evaluation import Report
 from isthmus.progress import notice
-from isthmus.records import Query
-from isthmus.retrieval.hybrid import HybridSearcher
-from isthmus.retrieval.searcher import open_searcher
-from isthmus.retrieval.verbs.search import hits
+from isthmus.workflows.adapt import Adaptation
 from isthmus.workflows.adapt import run as run_adapt
 from isthmus.workflows.adapt_settings import AdaptSettings
 
@@ -30,30 +25,35 @@ class QuickstartSettings(Settings):
 
     verb = "quickstart"
 
-    output: str = Field(description="the folder to write")
-    packages: list[str] = Field(description="import names; stdlib is the standard library")
-    limit_per_package: int = Field(ge=1, description="documents of each package at most")
-    splits: dict[str, list[str]] = Field(description="packages held out for test")
-    query: str = Field(description="the search to end with")
-    model: str = Field(description="the encoder to adapt")
-    adapt: dict[str, Any] = Field({}, description="what differs from the recipe adapt-quick")
+    output: str = Field(description="Output folder")
+    packages: list[str] = Field(description="Import names of packages; stdlib: standard library")
+    limit_per_package: int = Field(ge=1, description="Maximum number of documents of each package")
+    splits: dict[str, list[str]] = Field(description="Packages whose queries are held out for test")
+    query: str = Field(description="Query of the search that is suggested in the end")
+    model: str = Field(description="Embedding model to adapt")
+    adapt: dict[str, Any] = Field({}, description="Changes of the recipe adapt-quick")
 
 
 def quickstart(
-    output: str = "runs/quickstart",
-    recipe: str = "quickstart",
+    output: str | Path = "runs/quickstart",
     *,
     settings: QuickstartSettings | Overrides = None,
-) -> Report:
-    """Collects docstrings, adapts an encoder to them, compares and searches; returns the table.
+) -> Adaptation:
+    """Adapts an encoder to the documentation strings of this machine's Python packages.
 
-    Interrupted and run again, every finished step is kept and the unfinished one resumes.
+    It is trained without labels first, then with some, and compared with the original on queries
+    of other packages. The same call again resumes.
+
+    Args:
+        output: Folder for the documents (collection) and the adaptation (adapted).
+        settings: Further settings, as --set takes them.
+
     """
-    return run(QuickstartSettings.given(settings, {"output": output}, recipe))
+    return run(QuickstartSettings.given(settings, {"output": str(output)}, "quickstart"))
 
 
-def run(settings: QuickstartSettings) -> Report:
-    """Runs a quickstart from complete settings; returns the comparison."""
+def run(settings: QuickstartSettings) -> Adaptation:
+    """Runs a quickstart from complete settings."""
     began = time.monotonic()
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise SettingsError(
@@ -61,33 +61,17 @@ def run(settings: QuickstartSettings) -> Report:
             "run it without torchrun; isthmus adapt takes several processes",
         )
     output = Path(settings.output)
-    corpus, place = str(output / "collection"), output / "adapted"
+    corpus = str(output / "collection")
     flags = {
-        "documents": corpus, "labels": corpus, "model": settings.model, "output": str(place)
+        "documents": corpus, "train_on": corpus, "model": settings.model,
+        "output": str(output / "adapted"),
     }  # fmt: skip
     adaptation = AdaptSettings.given(settings.adapt, flags, "adapt-quick")
-    console = Console()
     with claimed(output, "quickstart", {"settings": settings.model_dump(exclude={"output"})}):
         if not Path(corpus).is_dir():
             notice("collect the documentation strings of this machine's Python packages")
             found = Docstrings(settings.packages, settings.splits, settings.limit_per_package)
             write_beir(found, Path(corpus))
-        report = run_adapt(adaptation)
-        assert report is not None, "the collection has queries to test with"
-        console.print(report)
-        retriever, bm25 = (place / "index" / name for name in ("adapted-labels", "bm25"))
-        hybrid = HybridSearcher([open_searcher(retriever), open_searcher(bm25)])
-        (ranking,) = hybrid.search([Query("query", settings.query)], 5)
-        console.print(hits(hybrid, ranking, settings.query))
-        command = f'isthmus search {retriever} "{settings.query}" --with {bm25}'
-        seconds = time.monotonic() - began
-        finish(output, {"seconds": seconds, "search": command})
-    lines = [
-        f"done in {seconds / 60:.1f} minutes; report in {place / 'report.md'}; search on:",
-        f"  {command}",
-        "your own documents (a folder of .md, .txt or .html files), without labels:",
-        f"  isthmus adapt FOLDER --model {settings.model} --output runs/mine",
-        '  isthmus search runs/mine/index/adapted "a query" --with runs/mine/index/bm25',
-    ]
-    console.print("\n".join(lines), soft_wrap=True, highlight=False)
-    return report
+        adapted = run_adapt(adaptation)
+        finish(output, {"seconds": time.monotonic() - began, "query": settings.query})
+    return adapted

@@ -28,7 +28,7 @@ SHIPPED = [recipe for recipe in shipped_recipes() if recipe.verb not in ("adapt"
 @pytest.mark.parametrize("recipe", shipped_recipes("adapt"), ids=lambda recipe: recipe.name)
 @pytest.mark.parametrize("known", [DenseSettings(), SparseSettings()], ids=["dense", "sparse"])
 def test_recipes_of_adapt_resolve_to_stages(recipe: Recipe, known: Any) -> None:
-    flags = {"documents": "d", "output": "o", "model": "m", "labels": "l"}
+    flags = {"documents": "d", "output": "o", "model": "m", "train_on": "l"}
     values = resolve("adapt", recipe.name, flags)
     settings = AdaptSettings.parse(values, where=recipe.name)
     for stage in adapt_stages(settings, known, "m").values():

@@ -1,0 +1,171 @@
+"""The report of an adaptation: the original and the adapted encoder compared, in sentences."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from isthmus.config.output import writing
+from isthmus.errors import InputError
+from isthmus.evaluation import Report
+from isthmus.evaluation.tables import escape_html, escape_markdown, page
+from isthmus.finetuning.merge import summary
+
+BM25, ORIGINAL, ADAPTED, LABELLED = "BM25", "original", "adapted", "adapted + labels"
+FUSED = "{} + BM25"
+FILE = "report.json"
+Outcome = Literal["better", "no significant change", "WORSE", "NOT MEASURED"]
+
+
+def question(last: str) -> list[tuple[str, str]]:
+    """The two pairs that are tested: the last encoder against the original, alone and fused."""
+    return [(last, ORIGINAL), (FUSED.format(last), FUSED.format(ORIGINAL))]
+
+
+class AdaptReport(BaseModel):
+    """What was trained on what, how much of it was kept, and what it changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    documents: str
+    """The documents, by name."""
+    survey: str
+    """How many documents there are, and what they are like."""
+    model: str
+    seed: int
+    merges: dict[str, dict[str, Any] | None]
+    report: Report | None
+
+    @property
+    def last(self) -> str:
+        """The encoder that came last."""
+        return list(self.merges)[-1]
+
+    @property
+    def recommended(self) -> bool | None:
+        """Whether to use the adapted encoder; None where that was not measured.
+
+        Only where it is significantly better on the first collection, and worse on none.
+        """
+        if self.report is None:
+            return None
+        first, *others = (_outcome(one, self.last) for one in self.report.collections.values())
+        return first == "better" and "WORSE" not in others
+
+    def sentences(self) -> list[str]:
+        """What was trained, what it changed, and what to do."""
+        found = [f"{self.model} adapted to {self.documents}: {self.survey}. Seed {self.seed}."]
+        for name, merge in self.merges.items():
+            kept = "the trained weights are used in full." if merge is None else summary(merge)
+            found.append(f"{name}: {kept}")
+        if self.report is None:
+            found.append(
+                f"Effect on search: {_NOT_MEASURED}. Fifty queries with their relevant documents "
+                "are enough to see large effects: give them as --eval-on COLLECTION."
+            )
+            return found
+        for name, report in self.report.collections.items():
+            outcome = _outcome(report, self.last)
+            found.append(f"{name} ({report.queries:,} judged queries): {outcome}.")
+            found += [_sentence(report, *pair) for pair in question(self.last)]
+        return [*found, self._advice(self.report)]
+
+    def _advice(self, report: Report) -> str:
+        first, *others = report.collections.items()
+        if worse := [name for name, one in others if _outcome(one, self.last) == "WORSE"]:
+            return (
+                f"Keep the original encoder if you also search {', '.join(worse)}: the adapted one "
+                "is significantly worse there."
+            )
+        outcome = _outcome(first[1], self.last)
+        if outcome == "better":
+            return "Use the adapted encoder."
+        if outcome == "WORSE":
+            return "Keep the original encoder: the adapted one is significantly worse."
+        return (
+            "Keep the original encoder: these queries do not show that the adapted one is better. "
+            "More judged queries can show smaller differences. More training (-r adapt, or a "
+            "higher dense.training.max_steps) or labelled queries (--train-on COLLECTION) may "
+            "make a larger one."
+        )
+
+    def next_command(self, output: Path) -> str:
+        """The command to go on with: never one with an encoder that did not get better."""
+        if self.recommended is False:
+            words = ["isthmus", "index", self.documents, "-m", "bm25", "-m", self.model]
+            return shlex.join([*words, "-o", f"{output}-original"])
+        return shlex.join(["isthmus", "search", str(output), "a query"])
+
+    def write(self, output: Path) -> None:
+        """Writes report.md, report.html and report.json."""
+        title, sentences = "Before and after", self.sentences()
+        tables = [] if self.report is None else self.report.tables()
+        parts = [f"# {title}", *map(escape_markdown, sentences)]
+        parts += [table.markdown() for table in tables]
+        shown = [f"<h1>{title}</h1>", *(f"<p>{escape_html(one)}</p>" for one in sentences)]
+        shown += [
+            f'<figure class="table scores">{table.html(inline=False)}</figure>' for table in tables
+        ]
+        found = {**self.model_dump(mode="json"), "sentences": sentences}
+        found["recommended"] = self.recommended
+        with writing(output):
+            (output / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+            (output / "report.html").write_text(page(title, shown), encoding="utf-8")
+            text = json.dumps(found, indent=2, ensure_ascii=False)
+            (output / FILE).write_text(f"{text}\n", encoding="utf-8")
+
+
+_NOT_MEASURED: Outcome = "NOT MEASURED"
+
+
+def read_report(output: Path) -> AdaptReport:
+    """The report that an adaptation wrote."""
+    try:
+        found: Mapping[str, Any] = json.loads((output / FILE).read_text(encoding="utf-8"))
+        fields = {name: found[name] for name in AdaptReport.model_fields}
+        return AdaptReport.model_validate_json(json.dumps(fields))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{output / FILE} is not the report of an adaptation: {error}",
+            "give the output folder of `isthmus adapt`, or run that command again to finish it",
+        ) from None
+
+
+def _outcome(report: Report, last: str) -> Outcome:
+    found = [_change(report, *pair) for pair in question(last)]
+    significant = [difference for difference, _, clear in found if clear]
+    if any(difference < 0 for difference in significant):
+        return "WORSE"
+    return "better" if significant else "no significant change"
+
+
+def _change(report: Report, now: str, then: str) -> tuple[float, float, bool]:
+    """The difference in the first measure, its corrected p-value, and if it is significant."""
+    for pair in report.tests[report.measures[0]].pairs:
+        if (pair.first, pair.second) == (now, then):
+            return pair.difference, pair.corrected_p_value, pair.significant
+    raise AssertionError((now, then))
+
+
+def _sentence(report: Report, now: str, then: str) -> str:
+    difference, p_value, significant = _change(report, now, then)
+    means = report.means[report.measures[0]]
+    word = "not significant"
+    if significant:
+        word = "significantly better" if difference > 0 else "significantly WORSE"
+    return (
+        f"{now}: {report.measures[0]} {means[then]:.3f} before, {means[now]:.3f} after "
+        f"({difference:+.3f}, corrected p = {p_value:.2g}): {word}."
+    )
+
+
+def systems_of(original: Any, encoders: Mapping[str, Any], bm25: Any) -> dict[str, Sequence[Any]]:
+    """The rows of the report: BM25, the original and the trained encoders, alone and fused."""
+    alone = {ORIGINAL: original, **encoders}
+    rows: dict[str, Sequence[Any]] = {BM25: [bm25], **{name: [one] for name, one in alone.items()}}
+    return rows | {FUSED.format(name): [one, bm25] for name, one in alone.items()}
