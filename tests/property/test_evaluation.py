@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.evaluation import bonferroni, compare, holm, per_query
-from isthmus.evaluation.significance import Test, mean_intervals
+from isthmus.evaluation.statistics import Test, mean_intervals
 from isthmus.records import Ranking, Run
 
 MEASURES = ["RR@10", "nDCG@10", "R@5", "R_cap@5", "Success@5", "AP", "Judged@10"]

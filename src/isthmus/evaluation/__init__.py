@@ -5,7 +5,7 @@ from isthmus.evaluation.compare import compare_runs
 from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.evaluation.report import Report, RunCounts, summarise
 from isthmus.evaluation.settings import EvaluationSettings
-from isthmus.evaluation.significance import (
+from isthmus.evaluation.statistics import (
     Comparison,
     Comparisons,
     bonferroni,

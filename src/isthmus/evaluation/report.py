@@ -17,7 +17,7 @@ from isthmus.config.output import writing
 from isthmus.errors import InputError, needing
 from isthmus.evaluation.examples import Example
 from isthmus.evaluation.settings import EvaluationSettings
-from isthmus.evaluation.significance import Comparisons, compare, mean_intervals
+from isthmus.evaluation.statistics import Comparisons, compare, mean_intervals
 from isthmus.evaluation.tables import Cell, Shown, Table, format_score
 
 _TESTS = {"t_test": "paired two-sided t-test", "randomisation": "paired randomisation test"}

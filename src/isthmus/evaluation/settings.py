@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from isthmus.collections.problems import ReadingSettings
 from isthmus.evaluation.measures import parse_measure
-from isthmus.evaluation.significance import Correction, Test
+from isthmus.evaluation.statistics import Correction, Test
 
 USUAL_MEASURES = ("nDCG@10", "RR@10", "R@100")
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from isthmus.config.output import writing
 from isthmus.errors import InputError
 from isthmus.evaluation import Report
+from isthmus.evaluation.statistics import paired_effect
 from isthmus.evaluation.tables import escape_html, escape_markdown, page
 from isthmus.finetuning.merge import summary
 
@@ -154,13 +155,16 @@ def _change(report: Report, now: str, then: str) -> tuple[float, float, bool]:
 
 def _sentence(report: Report, now: str, then: str) -> str:
     difference, p_value, significant = _change(report, now, then)
-    means = report.means[report.measures[0]]
+    measure = report.measures[0]
+    means, scores = report.means[measure], report.per_query[measure]
+    effect = paired_effect([scores[now][query] - scores[then][query] for query in scores[now]])
+    low, high = effect.interval()
     word = "not significant"
     if significant:
         word = "significantly better" if difference > 0 else "significantly WORSE"
     return (
-        f"{now}: {report.measures[0]} {means[then]:.3f} before, {means[now]:.3f} after "
-        f"({difference:+.3f}, corrected p = {p_value:.2g}): {word}."
+        f"{now}: {measure} {means[then]:.3f} before, {means[now]:.3f} after ({difference:+.3f}, "
+        f"95% interval {low:+.3f} to {high:+.3f}, corrected p = {p_value:.2g}): {word}."
     )
 
 

@@ -352,27 +352,24 @@ def _open(folder: Path, model: Any) -> Retriever:
 
 
 def _write(file: Path, rankings: Mapping[str, Ranking]) -> None:
-    entries = [(r.query_id, i, score) for r in rankings.values() for i, score in r]
-    columns = zip(*entries, strict=True) if entries else ((), (), ())
-    types = {"query": pa.large_string(), "document": pa.large_string(), "score": pa.float64()}
-    table = pa.table(
-        {name: pa.array(c, of) for (name, of), c in zip(types.items(), columns, strict=True)}
-    )
+    every = rankings.values()
+    columns = {
+        "query": pa.array([one.query_id for one in every], pa.large_string()),
+        "documents": pa.array([one.document_ids for one in every], pa.list_(pa.large_string())),
+        "scores": pa.array([one.scores for one in every], pa.list_(pa.float64())),
+    }
     partial = file.with_name(f".{file.name}.partial")
     with writing(file):
-        pq.write_table(table, partial)
+        pq.write_table(pa.table(columns), partial)
         partial.replace(file)
 
 
 def _read(file: Path) -> dict[str, Ranking] | None:
     try:
-        columns = pq.read_table(file).to_pydict()
-        found: dict[str, list[tuple[str, float]]] = {}
-        for query, document, score in zip(*columns.values(), strict=True):
-            found.setdefault(query, []).append((document, score))
+        columns = pq.read_table(file).to_pydict().values()
+        rows = [
+            (query, tuple(ids), tuple(scores)) for query, ids, scores in zip(*columns, strict=True)
+        ]
     except (OSError, ValueError, TypeError):  # absent, or damaged: it is made again
         return None
-    return {
-        query: Ranking(query, tuple(i for i, _ in entries), tuple(s for _, s in entries))
-        for query, entries in found.items()
-    }
+    return {query: Ranking(query, ids, scores) for query, ids, scores in rows}

@@ -1,4 +1,4 @@
-"""Effects beside scipy's: p-values, intervals, power; and two sources of chance at once."""
+"""Effects beside scipy's: p-values and intervals; and two sources of chance at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isthmus.evaluation.effects import Effect, crossed, paired_effect, summed
+from isthmus.evaluation.statistics import Effect, crossed, paired_effect, summed
 
 
 def test_a_paired_effect_is_that_of_scipy() -> None:
@@ -18,7 +18,6 @@ def test_a_paired_effect_is_that_of_scipy() -> None:
     assert effect.p_value == pytest.approx(expected.pvalue, rel=1e-12)
     interval = expected.confidence_interval(0.9)
     assert effect.interval(0.9) == pytest.approx((interval.low, interval.high), rel=1e-12)
-    assert effect.standardised == pytest.approx(differences.mean() / differences.std(ddof=1))
 
 
 def test_two_independent_effects_are_welchs_test() -> None:
@@ -30,22 +29,8 @@ def test_two_independent_effects_are_welchs_test() -> None:
     assert effect.freedom == pytest.approx(expected.df)
 
 
-@pytest.mark.parametrize("freedom", [2.0, 19.0, 500.0])
-@pytest.mark.parametrize("alpha", [0.05, 0.05 / 300])
-def test_a_detectable_difference_has_the_power(freedom: float, alpha: float) -> None:
-    effect = Effect(0.0, 0.004, freedom)
-    shift = effect.detectable(alpha, power=0.8) / effect.error
-    threshold = stats.t.isf(alpha / 2, freedom)
-    assert stats.nct.sf(threshold, freedom, shift) == pytest.approx(0.8, abs=1e-6)
-
-
-@pytest.mark.parametrize("freedom", [0.7, math.nan])
-def test_nothing_is_detectable_with_less_than_one_degree_of_freedom(freedom: float) -> None:
-    assert Effect(0.0, 0.004, freedom).detectable() == math.inf
-
-
 def test_seeds_add_what_queries_do_not_hold() -> None:
-    queries = Effect(0.02, 0.004, 499.0, 0.1)
+    queries = Effect(0.02, 0.004, 499.0)
     wide = crossed(queries, seeds=5e-5, shared=1e-5, freedom=16.0)
     assert wide.error**2 == pytest.approx(0.004**2 + 4e-5)
     satterthwaite = (0.004**2 + 4e-5) ** 2 / (0.004**4 / 499 + 5e-5**2 / 16)  # of what is seen
@@ -53,14 +38,13 @@ def test_seeds_add_what_queries_do_not_hold() -> None:
     assert wide.p_value > queries.p_value
     same = crossed(queries, seeds=1e-5, shared=3e-5, freedom=16.0)
     assert same.error == queries.error  # never below it
-    assert (same.difference, same.standardised) == (0.02, 0.1)
+    assert same.difference == 0.02
 
 
 def test_what_cannot_be_tested_is_not_significant() -> None:
     alone = paired_effect([0.3])
     assert alone.p_value == 1.0
     assert alone.interval() == (-math.inf, math.inf)
-    assert alone.detectable() == math.inf
     constant = paired_effect([0.1, 0.1, 0.1])
-    assert (constant.p_value, constant.detectable()) == (0.0, 0.0)
+    assert constant.p_value == 0.0
     assert paired_effect([0.0, 0.0]).p_value == 1.0

@@ -16,7 +16,7 @@ from isthmus.evaluation import (
     paired_t_test,
     randomisation_tests,
 )
-from isthmus.evaluation.significance import Correction, Test, mean_intervals
+from isthmus.evaluation.statistics import Correction, Test, mean_intervals
 
 
 def by_query(values: list[float]) -> dict[str, float]:

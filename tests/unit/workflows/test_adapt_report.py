@@ -42,11 +42,26 @@ def adaptation(found: Report | None, merge: Any = None) -> AdaptReport:
 @pytest.mark.parametrize(
     ("ranks", "says", "recommended"),
     [
-        ((2, 1), "0.500 before, 1.000 after (+0.500, corrected p = 0): significantly better", True),
-        ((1, 4), "1.000 before, 0.250 after (-0.750, corrected p = 0): significantly WORSE", False),
-        ((2, 2), "0.500 before, 0.500 after (+0.000, corrected p = 1): not significant", False),
-        ((2, 2, 1), "0.333 before, 1.000 after (+0.667, corrected p = 0)", True),
-        ((2, 1, 4), "0.333 before, 0.250 after (-0.083, corrected p = 0)", False),
+        (
+            (2, 1),
+            "0.500 before, 1.000 after (+0.500, 95% interval +0.500 to +0.500, corrected p = 0): "
+            "significantly better",
+            True,
+        ),
+        (
+            (1, 4),
+            "1.000 before, 0.250 after (-0.750, 95% interval -0.750 to -0.750, corrected p = 0): "
+            "significantly WORSE",
+            False,
+        ),
+        (
+            (2, 2),
+            "0.500 before, 0.500 after (+0.000, 95% interval +0.000 to +0.000, corrected p = 1): "
+            "not significant",
+            False,
+        ),
+        ((2, 2, 1), "0.333 before, 1.000 after (+0.667, ", True),
+        ((2, 1, 4), "0.333 before, 0.250 after (-0.083, ", False),
     ],
 )
 def test_the_direction_of_a_change(ranks: Any, says: str, recommended: bool) -> None:

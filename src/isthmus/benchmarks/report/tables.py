@@ -13,7 +13,7 @@ from isthmus.benchmarks.report.scores import Column, Grid
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.benchmarks.report.verdicts import Finding, Verdict, letters, rule
 from isthmus.errors import shortened
-from isthmus.evaluation.significance import letters_of
+from isthmus.evaluation.statistics import letters_of
 from isthmus.evaluation.tables import Cell, Table
 
 _COSTS = {

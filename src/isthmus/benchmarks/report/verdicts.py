@@ -13,8 +13,15 @@ from isthmus.benchmarks.protocol.claims import Claim, Selection
 from isthmus.benchmarks.protocol.settings import Protocol
 from isthmus.benchmarks.report.scores import Column, Grid, Scores, Values, other_queries
 from isthmus.benchmarks.report.settings import ReportSettings
-from isthmus.evaluation.effects import Effect, crossed, paired_effect, summed
-from isthmus.evaluation.significance import holm, joined, letters_of
+from isthmus.evaluation.statistics import (
+    Effect,
+    crossed,
+    holm,
+    joined,
+    letters_of,
+    paired_effect,
+    summed,
+)
 
 Decision = Literal["supported", "not supported", "inconclusive", "incomplete"]
 METHOD = (

@@ -1,7 +1,8 @@
-"""Which differences are more than luck: paired tests as letters, and bootstrap intervals."""
+"""Which differences are significant, and how large they are: tests, effects and intervals."""
 
 from __future__ import annotations
 
+import math
 import string
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -219,3 +220,75 @@ def mean_intervals(
         means[start : start + size] = counts.astype(float) @ values.T / queries
     tail = (1.0 - confidence) / 2.0
     return np.quantile(means, [tail, 1.0 - tail], axis=0).T
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An estimated mean difference: its standard error and the degrees of freedom of that."""
+
+    difference: float
+    error: float
+    freedom: float
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, by Student's t."""
+        from scipy import special
+
+        if self.difference == 0.0 or math.isnan(self.error):
+            return 1.0  # nothing to test, or nothing to test it against
+        if self.error == 0.0:
+            return 0.0
+        return float(2.0 * special.stdtr(self.freedom, -abs(self.difference) / self.error))
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """The confidence interval of the difference; infinite where nothing is known of it."""
+        from scipy import special
+
+        if math.isnan(self.error):
+            return -math.inf, math.inf
+        if self.error == 0.0:
+            return self.difference, self.difference
+        reach = -float(special.stdtrit(self.freedom, (1.0 - confidence) / 2.0)) * self.error
+        return self.difference - reach, self.difference + reach
+
+
+def paired_effect(differences: ArrayLike) -> Effect:
+    """The effect of one difference per query, or per seed: what a paired t-test looks at."""
+    values = np.asarray(differences, float)
+    mean = float(values.mean())
+    if len(values) < 2:
+        return Effect(mean, math.nan, math.nan)
+    deviation = float(values.std(ddof=1))
+    # The same amount everywhere: what is left of the deviation is rounding.
+    if deviation <= 1e-12 * float(np.abs(values).max(initial=0.0)):
+        deviation = 0.0
+    return Effect(mean, deviation / math.sqrt(len(values)), len(values) - 1.0)
+
+
+def summed(effects: Sequence[Effect]) -> Effect:
+    """The sum of independent effects: variances add up, with Satterthwaite's degrees of freedom."""
+    if len(effects) == 1:
+        return effects[0]
+    variances = [effect.error**2 for effect in effects]
+    total = sum(variances)
+    parts = [v**2 / e.freedom for v, e in zip(variances, effects, strict=True) if v]
+    freedom = total**2 / sum(parts) if parts else math.nan
+    return Effect(sum(effect.difference for effect in effects), math.sqrt(total), freedom)
+
+
+def crossed(queries: Effect, seeds: float, shared: float, freedom: float) -> Effect:
+    """The effect over queries, where seeds are drawn from many too.
+
+    `seeds` is the variance of the difference that is seen from seed to seed, `freedom` its degrees
+    of freedom, and `shared` the part of it that is noise of single queries, which the variance over
+    queries holds already. This is the quasi-F test of two crossed random factors (Clark, Journal of
+    Verbal Learning and Verbal Behavior, 1973), with Satterthwaite's degrees of freedom; the
+    variance is never below that over queries alone.
+    """
+    own = queries.error**2
+    total = own + max(0.0, seeds - shared)
+    parts = own**2 / queries.freedom + seeds**2 / freedom
+    if not parts > 0.0:  # no variance at all, or too few queries
+        return queries
+    return Effect(queries.difference, math.sqrt(total), total**2 / parts)
