@@ -98,7 +98,7 @@ def _add_searching(api: APIRouter, service: Service, asked: Any) -> None:
             "default": now.default,
             "read_write": service.read_write,
             "judging": service.judgements is not None,
-            "limits": limits.model_dump(include=set(messages.LimitsAbout.model_fields)),
+            "limits": limits.model_dump(),
         }
 
     @api.get("/search", response_model=messages.SearchAnswer)
@@ -134,16 +134,12 @@ def _add_searching(api: APIRouter, service: Service, asked: Any) -> None:
 def _add_judging(api: APIRouter, service: Service, asked: Any) -> None:
     most = service.settings.limits.query_characters
 
-    def answer(grades: dict[str, int]) -> JSONResponse:
-        found = [{"id": one, "grade": grade} for one, grade in grades.items()]
-        return JSONResponse({"judgements": found})
-
     @api.get("/judgements", response_model=messages.JudgementsAnswer)
     async def judgements(q: asked) -> Any:
         """The judged documents of a query."""
         if service.judgements is None:
             raise _switched_off("judgements", "--judgements FOLDER")
-        return answer(service.judgements.of(q))
+        return JSONResponse({"grades": service.judgements.of(q)})
 
     @api.post("/judgements", response_model=messages.JudgementsAnswer)
     async def judge(body: messages.JudgementBody) -> Any:
@@ -157,7 +153,8 @@ def _add_judging(api: APIRouter, service: Service, asked: Any) -> None:
             found = await service.document(service.current, body.id)
             if found is None:
                 raise _no_document(body.id)
-        return answer(await service.judge(body.query, body.id, body.grade, found))
+        grades = await service.judge(body.query, body.id, body.grade, found)
+        return JSONResponse({"grades": grades})
 
 
 def _add_changing(api: APIRouter, service: Service) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 from isthmus.collections import Problems
 from isthmus.records import Query, Ranking
 from isthmus.retrieval.hybrid import Retriever
-from isthmus.serving.errors import busy
 from isthmus.serving.timing import measured
 
 Show = Callable[[Ranking], Any]
@@ -43,17 +42,14 @@ class _Job:
 class Batches:
     """Searches in one thread; those of one retriever and as many hits are answered together."""
 
-    def __init__(self, name: str, together: int, waiting: int) -> None:
+    def __init__(self, name: str, together: int) -> None:
         self._together = together
-        self._most = waiting
         self._jobs: list[_Job] = []
         self._pool = ThreadPoolExecutor(1, name)
         self._running: asyncio.Task[None] | None = None
 
     async def search(self, retriever: Retriever, query: str, k: int, show: Show) -> Found:
-        """What is shown of the answer to one query; refused while too many wait."""
-        if len(self._jobs) >= self._most:
-            raise busy(self._most)
+        """What is shown of the answer to one query."""
         job = _Job(retriever, query, k, show, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         if self._running is None or self._running.done():

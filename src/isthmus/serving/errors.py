@@ -27,7 +27,7 @@ class Parts(BaseModel):
 
     what: str = Field(description="What is wrong, with the value and its place.")
     fix: str = Field(description="What to do.")
-    expected: str = Field(description="The choices; empty where there are none.")
+    expected: str = Field("", description="The choices, where there are any.")
 
 
 class ErrorAnswer(BaseModel):
@@ -48,17 +48,12 @@ class RefusalError(HTTPException):
 
     def __init__(self, status: int, what: str, fix: str, expected: str = "") -> None:
         super().__init__(status, what, _HEADERS.get(status))
-        self.parts = {"what": what, "fix": fix, "expected": expected}
+        parts = {"what": what, "expected": expected, "fix": fix}
+        self.parts = {name: visible(part) for name, part in parts.items() if part}
 
     def answer(self) -> JSONResponse:
         """The refusal as it is sent."""
-        parts = {name: visible(part) for name, part in self.parts.items()}
-        return JSONResponse({"error": parts}, self.status_code, self.headers)
-
-
-def busy(most: int) -> RefusalError:
-    """The refusal of one request more than can wait."""
-    return RefusalError(503, f"{most:,} requests wait already", "try again in a moment")
+        return JSONResponse({"error": self.parts}, self.status_code, self.headers)
 
 
 def answer_errors(app: FastAPI) -> None:

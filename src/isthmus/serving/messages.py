@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from isthmus.errors import lone_surrogate
+from isthmus.serving.settings import Limits
 
 
 def _whole(text: str) -> str:
@@ -41,14 +42,6 @@ class RetrieverAbout(BaseModel):
     model: str | None
 
 
-class LimitsAbout(BaseModel):
-    """The most that a request may ask for."""
-
-    query_characters: int
-    k: int
-    documents: int
-
-
 class About(BaseModel):
     """What is served."""
 
@@ -58,7 +51,7 @@ class About(BaseModel):
     default: str
     read_write: bool
     judging: bool
-    limits: LimitsAbout
+    limits: Limits
 
 
 class SnippetPart(BaseModel):
@@ -111,17 +104,10 @@ class JudgementBody(_Body):
     grade: Grade | None
 
 
-class Judgement(BaseModel):
-    """The grade of a document."""
-
-    id: str
-    grade: int
-
-
 class JudgementsAnswer(BaseModel):
-    """The judged documents of a query."""
+    """The grades of documents for a query, by their ids."""
 
-    judgements: list[Judgement]
+    grades: dict[str, int]
 
 
 class NewDocument(_Body):

@@ -20,7 +20,7 @@ from isthmus.retrieval.many_queries import can_be_read
 from isthmus.retrieval.snippets import marked, snippets
 from isthmus.retrieval.verbs.update import HybridWriter, Writer, open_writer
 from isthmus.serving.batches import Batches
-from isthmus.serving.errors import RefusalError, busy
+from isthmus.serving.errors import RefusalError
 from isthmus.serving.judgements import JudgementFolder
 from isthmus.serving.retrievers import Opening, Retrievers, ServedRetriever, Stamp
 from isthmus.serving.settings import ServeSettings
@@ -63,7 +63,6 @@ class Service:
         self._failed: Stamp | None = None  # what could not be opened
         self._writer: Writer | HybridWriter | None = None
         self.judgements: JudgementFolder | None = None
-        self._waiting = 0
         with ExitStack() as resources:
             if judgements is not None:
                 self.judgements = JudgementFolder(Path(judgements).absolute())
@@ -74,7 +73,7 @@ class Service:
             if read_write:
                 self._writer = open_writer(self._opening.folders[0], settings.model)
             self._searching, self._reranking = (
-                Batches(name, settings.batch, settings.limits.waiting)
+                Batches(name, settings.batch)
                 for name in ("searching", "re-ranking")  # which takes long: others do not wait
             )
             resources.callback(self._searching.close)
@@ -88,7 +87,7 @@ class Service:
         """Looks for newer indexes again and again."""
         while self.settings.check_seconds:
             await asyncio.sleep(self.settings.check_seconds)
-            await asyncio.get_running_loop().run_in_executor(self._slow, self.refresh)
+            await _within(self._slow, self.refresh)
 
     def close(self) -> None:
         """Ends its threads, after what they were given, and lets others write."""
@@ -111,19 +110,19 @@ class Service:
 
     async def explain(self, work: Callable[[], T]) -> T:
         """The result of explaining, in its turn."""
-        return await self._in_turn(self._slow, work)
+        return await _within(self._slow, work)
 
     async def document(self, now: Retrievers, document_id: str) -> Document | None:
         """A whole document, which does not wait for what takes long."""
-        return await self._in_turn(self._quick, lambda: now.document(document_id))
+        return await _within(self._quick, lambda: now.document(document_id))
 
     async def add(self, documents: Sequence[Document]) -> Update:
         """What adding documents changed, for good; those of the same ids are replaced."""
-        return await self._in_turn(self._slow, lambda: self._change(lambda w: w.add(documents)))
+        return await _within(self._slow, lambda: self._change(lambda w: w.add(documents)))
 
     async def delete(self, ids: Sequence[str]) -> Update:
         """What deleting documents changed, for good."""
-        return await self._in_turn(self._slow, lambda: self._change(lambda w: w.delete(ids)))
+        return await _within(self._slow, lambda: self._change(lambda w: w.delete(ids)))
 
     async def judge(
         self, query: str, document_id: str, grade: int | None, document: Document | None
@@ -140,16 +139,7 @@ class Service:
                 judgements.keep(document)
             return judgements.judge(query, document_id, grade)
 
-        return await self._in_turn(self._quick, judge)
-
-    async def _in_turn(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        if self._waiting >= self.settings.limits.waiting:
-            raise busy(self.settings.limits.waiting)
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(pool, work)
-        finally:
-            self._waiting -= 1
+        return await _within(self._quick, judge)
 
     def _change(self, work: Callable[[Writer | HybridWriter], None]) -> Update:
         """Commits a change and opens the indexes with it; one that fails leaves nothing behind."""
@@ -203,6 +193,10 @@ class Service:
             self.measurements.openings.labels("failed").inc()
             self._failed = stamp
         return self.current
+
+
+async def _within(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(pool, work)
 
 
 def _shown(retriever: Retriever, query: str, show: Show, ranking: Ranking) -> dict[str, Any]:

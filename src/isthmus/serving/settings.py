@@ -21,9 +21,6 @@ class Limits(Settings):
     idle_seconds: int = Field(
         5, ge=0, description="Seconds that a connection without a new request stays open"
     )
-    waiting: int = Field(
-        1000, ge=1, description="Maximum number of requests that wait for a thread"
-    )
 
 
 class ServeSettings(Settings):

@@ -14,7 +14,6 @@ from isthmus.records import Query, Ranking
 from isthmus.retrieval.hybrid import Retriever
 from isthmus.retrieval.hybrid_folder import open_hybrid
 from isthmus.serving.batches import Batches, Found
-from isthmus.serving.errors import RefusalError
 from isthmus.serving.timing import QueryVectors
 
 TEXTS = ["river bank", "snow in winter", "a loan of money", "the old mill", "東京", "boats"]
@@ -39,7 +38,7 @@ class Gate:
 
 @pytest.fixture
 def batches() -> Iterator[Batches]:
-    found = Batches("searching", together=4, waiting=6)
+    found = Batches("searching", together=4)
     yield found
     found.close()
 
@@ -93,13 +92,6 @@ def test_a_query_that_fails_fails_alone(folders: Path, batches: Batches) -> None
     found = asyncio.run(asked(batches, gate, ["snow", "boats", "mill"]))
     assert [isinstance(one, Found) for one in found] == [True, True, False, True]
     assert str(found[2]) == "boats"
-
-
-def test_more_than_may_wait_are_refused(folders: Path, batches: Batches) -> None:
-    gate = Gate(open_hybrid(folders / "both"))
-    found = asyncio.run(asked(batches, gate, ["snow"] * 8))
-    refused = [one for one in found if isinstance(one, RefusalError)]
-    assert [one.status_code for one in refused] == [503] * 2
 
 
 def test_vectors_of_the_last_queries_are_kept(folders: Path) -> None:

@@ -31,15 +31,15 @@ def test_judgements_are_a_split_that_evaluate_reads(
         body = {"query": query, "id": document, "grade": grade}
         return client.post("/api/judgements", json=body)
 
-    assert judge("river bank", "river", 3).json() == {"judgements": [{"id": "river", "grade": 3}]}
+    assert judge("river bank", "river", 3).json() == {"grades": {"river": 3}}
     judge("river  bank ", "money", 1)
     judge("river bank", "snow", 2)
     judge("river bank", "snow", None)
     judge("cold winter", "snow", 2)
     assert judge("river bank", "nowhere", 2).status_code == 404
     assert judge("river bank", "river", 4).status_code == 422
-    found = client.get("/api/judgements", params={"q": "river bank"}).json()["judgements"]
-    assert found == [{"id": "river", "grade": 3}, {"id": "money", "grade": 1}]
+    found = client.get("/api/judgements", params={"q": "river bank"}).json()["grades"]
+    assert found == {"river": 3, "money": 1}
     collection = isthmus.open_collection(str(judged))
     assert collection.splits() == ["judged"]
     texts = {query.id: query.text for query in collection.queries()}
@@ -58,7 +58,7 @@ def test_the_judgement_of_a_deleted_document_can_be_taken_back(
     assert client.delete("/api/documents?id=river").status_code == 200
     assert client.post("/api/judgements", json=body).status_code == 404
     answer = client.post("/api/judgements", json={**body, "grade": None})
-    assert answer.json() == {"judgements": []}
+    assert answer.json() == {"grades": {}}
 
 
 def test_documents_added_later_are_kept_beside_their_judgements(

@@ -20,8 +20,8 @@ export class Judgements {
     this.grades = new Map();
     this.last = null;
     try {
-      const { judgements } = await get("judgements", { q: query }, signal);
-      this.grades = new Map(judgements.map((one) => [one.id, one.grade]));
+      const { grades } = await get("judgements", { q: query }, signal);
+      this.grades = new Map(Object.entries(grades));
       this.show();
     } catch (error) {
       if (!signal.aborted) tell(`Judgements could not be read: ${error.message}`);
