@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from packaging.requirements import Requirement
 from rich.table import Table
@@ -28,16 +29,10 @@ from isthmus.indexes.dense.hnsw import HNSW, HnswSettings, building_command, has
 from isthmus.indexes.documents import DOCUMENTS, blocks
 from isthmus.indexes.integrity import StoredFile, changed, forget, parsing, read_files
 from isthmus.indexes.manifest import HYBRID, MANIFEST, SEGMENTS, stated_manifest
-from isthmus.indexes.segments.index import open_index
 from isthmus.indexes.verification import examine
 from isthmus.progress import said_once, track
-from isthmus.records import Document
 from isthmus.retrieval.hybrid_folder import is_hybrid, read_hybrid
-from isthmus.retrieval.searcher import encoder_name
 from isthmus.text.truncation import CutTexts
-
-if TYPE_CHECKING:
-    from isthmus.encoders.encoder import EncoderSettings
 
 _LITTLE_DISK = 10 * 2**30
 _AT_ONCE = 256  # texts that are tokenised together
@@ -55,8 +50,32 @@ class Finding:
     fix: str = ""
 
 
+class Findings(list[Finding]):
+    """What was found, in the order of the checks: a list that shows itself."""
+
+    @property
+    def exit_code(self) -> int:
+        """1 if anything is wrong."""
+        return int(not all(one.ok for one in self))
+
+    def to_json(self) -> str:
+        """Everything, as a text."""
+        return json.dumps(list(map(asdict, self)), ensure_ascii=False, indent=2)
+
+    def __rich__(self) -> Table:
+        """A line for each, where no path is cut short."""
+        table = Table.grid(padding=(0, 1))
+        for one in self:
+            verdict, colour = ("note", "yellow") if one.fix else ("ok", "green")
+            if not one.ok:
+                verdict, colour = "wrong", "red"
+            found = f"{one.subject}: {one.detail}" + (f"\nfix: {one.fix}" if one.fix else "")
+            table.add_row(Text(verdict, style=colour), Text(visible(found), overflow="fold"))
+        return table
+
+
 @said_once()
-def doctor(things: Iterable[str | Path] = ()) -> list[Finding]:
+def doctor(things: Iterable[str | Path] = ()) -> Findings:
     """What was found; nothing is changed, and one failed check does not stop the others.
 
     Args:
@@ -64,7 +83,7 @@ def doctor(things: Iterable[str | Path] = ()) -> list[Finding]:
             models and documents together, how much of the documents each model reads.
 
     """
-    findings = [*_packages(), _hardware(), _disk()]
+    findings = Findings([*_packages(), _hardware(), _disk()])
     found: dict[str, list[str]] = {"index": [], "model": [], "documents": []}
     checks = {"index": _index, "model": _model, "documents": _documents}
     for thing in map(str, things):
@@ -81,18 +100,6 @@ def doctor(things: Iterable[str | Path] = ()) -> list[Finding]:
             except IsthmusError as error:
                 findings.append(_failed(f"{spec} read by {model}", error))
     return findings
-
-
-def findings_table(findings: Iterable[Finding]) -> Table:
-    """The findings for a terminal, where no path is cut short."""
-    table = Table.grid(padding=(0, 1))
-    for one in findings:
-        verdict, colour = ("note", "yellow") if one.fix else ("ok", "green")
-        if not one.ok:
-            verdict, colour = "wrong", "red"
-        found = f"{one.subject}: {one.detail}" + (f"\nfix: {one.fix}" if one.fix else "")
-        table.add_row(Text(verdict, style=colour), Text(visible(found), overflow="fold"))
-    return table
 
 
 def _recognised(thing: str) -> Literal["index", "model", "documents"]:
@@ -283,10 +290,14 @@ def _encoding(name: str) -> Finding:
 def _read_by(model: str, spec: str) -> Finding:
     """How many documents a model reads to their end."""
     from isthmus.encoders.model_settings import stored_settings
+    from isthmus.text.tokenizer import Tokenizer
 
     corpus: Corpus = open_corpus(spec, Problems("skip"))
-    settings = stored_settings(model).settings
-    found = _cut_texts(model, settings, track(corpus.documents(), f"tokenise {spec}"))
+    settings, tokenizer = stored_settings(model).settings, Tokenizer.load(model_folder(model))
+    found = CutTexts(settings.room(tokenizer))
+    for block in blocks(track(corpus.documents(), f"tokenise {spec}"), _AT_ONCE):
+        texts = [document.contents(settings.titles) for document in block]
+        found.count(len(encoding) for encoding in tokenizer.split(texts))
     subject, detail = f"{spec} read by {model}", found.summary()
     if not found.cut:
         return Finding(subject, True, detail)
@@ -296,58 +307,17 @@ def _read_by(model: str, spec: str) -> Finding:
     return Finding(subject, True, detail, fix)
 
 
-def _cut_texts(model: str, settings: EncoderSettings, documents: Iterable[Document]) -> CutTexts:
-    """The count of documents that are longer than an encoder reads."""
-    from isthmus.text.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.load(model_folder(model))
-    found = CutTexts(settings.room(tokenizer))
-    for block in blocks(documents, _AT_ONCE):
-        texts = [document.contents(settings.titles) for document in block]
-        found.count(len(encoding) for encoding in tokenizer.split(texts))
-    return found
-
-
 def _index(folder: str) -> list[Finding]:
-    """Every byte of an index, or of the indexes that a folder holds, and what encoders read."""
+    """Every byte of an index, or of the indexes that a folder holds."""
     place = Path(folder)
     if not is_hybrid(place):
-        return _one_index(place)
+        return _files(place)
     try:
         hybrid = read_hybrid(place)
     except IsthmusError as error:
         return [Finding(str(place / HYBRID), False, error.what, _COPY)]
     findings = [Finding(folder, True, f"{len(hybrid.members)} indexes")]
-    return findings + [one for each in hybrid.folders(place) for one in _one_index(each)]
-
-
-def _one_index(folder: Path) -> list[Finding]:
-    findings = _files(folder)
-    if not all(one.ok for one in findings):
-        return findings
-    subject = f"texts of {folder}"
-    try:
-        found = _read_in_index(folder)
-    except IsthmusError as error:
-        return [*findings, Finding(subject, True, f"not counted: {error.what}", error.fix)]
-    if found is None:
-        return findings
-    fix = "build it again by passages: isthmus index --set passages=true" if found.cut else ""
-    return [*findings, Finding(subject, True, found.summary(), fix)]
-
-
-def _read_in_index(folder: Path) -> CutTexts | None:
-    """The count for what an index was filled with; None without an encoder, or without texts."""
-    index = open_index(folder)
-    if (origin := index.manifest.encoder) is None or not index.manifest.texts:
-        return None
-
-    from isthmus.encoders.loader import indexed_settings
-
-    name = encoder_name(folder, origin)
-    documents = (index.store.document(row) for row in range(len(index.store)))
-    shown = track(documents, f"tokenise {folder}", len(index.store))
-    return _cut_texts(name, indexed_settings(name, origin.settings), shown)
+    return findings + [one for each in hybrid.folders(place) for one in _files(each)]
 
 
 def _files(folder: Path) -> list[Finding]:
