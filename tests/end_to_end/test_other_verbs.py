@@ -103,5 +103,5 @@ def test_explain_and_inspect_after_a_search(
             "inspect", model, asked, "--coverage", collection, "--output", output
         )
         assert "most frequent" in shown.stdout
-    found = json.loads((output / "inspection.json").read_text(encoding="utf-8"))
+    found = json.loads((output / "report.json").read_text(encoding="utf-8"))
     assert {*found["coverage"]} == {str(model), "most frequent", "ceiling"}

@@ -32,7 +32,7 @@ def inspect(
         typer.Option(help="Show instead how often this pre-training recipe masks each word."),
     ] = None,
     output: Annotated[
-        str | None, typer.Option(help="A folder for inspection.json and tables.md.")
+        str | None, typer.Option(help="A folder for report.json and table.md.")
     ] = None,
     as_json: Json = False,
     settings: Annotated[list[str] | None, settings_option("inspect", "pooling=mean")] = None,

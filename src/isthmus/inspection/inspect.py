@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,14 +20,13 @@ from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.encoding import EncodingChoice
 from isthmus.config.models import model_fingerprint, model_folder, named_at
-from isthmus.config.output import claimed, finish, writing
 from isthmus.encoders.dense import DenseEncoder
 from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.model_settings import known_settings, stored_settings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.evaluation.tables import Cell, Shown, Table
-from isthmus.inspection.probe import probe
+from isthmus.inspection.probe import probe, saved
 from isthmus.nn.pretrained import lacks_head
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.labels import IGNORED, Vocabulary
@@ -183,7 +183,7 @@ def inspect(
         compare: Models to compare it with.
         coverage: Documents to measure coverage on; with a recipe, documents whose n-grams weigh
             words, where it masks by importance.
-        output: Folder for inspection.json and tables.md.
+        output: Folder for report.json and table.md.
         recipe: Pre-training recipe; shows instead how often it masks each word of the texts.
         settings: Settings of the models, number of tokens, and documents for coverage.
 
@@ -203,8 +203,9 @@ def inspect(
             'isthmus research inspect MODEL "a text" --recipe RECIPE',
         )
     folders = {name: model_folder(name, "MODEL") for name in models}
+    found = partial(_found, models, asked, coverage, recipe, chosen)
     if output is None:
-        return _found(models, asked, coverage, recipe, chosen)
+        return found()
     opened = None if coverage is None else open_corpus(coverage, chosen.account())
     identity = {
         "settings": chosen.model_dump(mode="json"),
@@ -213,14 +214,7 @@ def inspect(
         "coverage": opened and opened.fingerprint(),
         "recipe": recipe and str(recipe),
     }
-    with claimed(Path(output), "inspect", identity):
-        found = _found(models, asked, coverage, recipe, chosen)
-        with writing(Path(output)):
-            tables = "\n".join(one.markdown() for one in found.tables())
-            for name, text in (("inspection.json", f"{found.to_json()}\n"), ("tables.md", tables)):
-                (Path(output) / name).write_text(text, encoding="utf-8")
-            finish(Path(output))
-    return found
+    return saved(found, Path(output), "inspect", identity)
 
 
 def _found(

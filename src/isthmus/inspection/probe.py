@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +36,14 @@ from isthmus.progress import notice, track
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer
 
+
+class _Report(Protocol):
+    def tables(self) -> Iterable[str | Table]: ...
+
+    def to_json(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Report)
 _ARROWS = {"higher": "↑", "lower": "↓"}
 
 
@@ -131,20 +140,26 @@ def probe(
     folders = {name: model_folder(name, "MODEL") for name in named}
     applying(chosen, _parts_alone(), "measure")  # refuses unknown probes before anything loads
     texts = open_corpus(documents, chosen.account())
+    measured = partial(_probed, folders, documents, texts, chosen)
     if output is None:
-        return _probed(folders, documents, texts, chosen)
+        return measured()
     identity = {
         "settings": chosen.model_dump(mode="json"),
         "models": {name: model_fingerprint(folder) or name for name, folder in folders.items()},
         "corpus": texts.fingerprint(),
     }
-    with claimed(Path(output), "probe", identity):
-        report = _probed(folders, documents, texts, chosen)
-        with writing(Path(output)):
-            (Path(output) / "report.json").write_text(f"{report.to_json()}\n", encoding="utf-8")
-            (table,) = report.tables()
-            (Path(output) / "table.md").write_text(table.markdown(), encoding="utf-8")
-            finish(Path(output), {"documents": report.documents, "values": report.values})
+    return saved(measured, Path(output), "probe", identity)
+
+
+def saved(found: Callable[[], T], output: Path, verb: str, identity: Mapping[str, Any]) -> T:
+    """What is found, after it was written as report.json and table.md."""
+    with claimed(output, verb, identity):
+        report = found()
+        with writing(output):
+            tables = "\n".join(one.markdown() for one in report.tables() if isinstance(one, Table))
+            (output / "report.json").write_text(f"{report.to_json()}\n", encoding="utf-8")
+            (output / "table.md").write_text(tables, encoding="utf-8")
+            finish(output)
     return report
 
 

@@ -101,8 +101,8 @@ def test_coverage_is_that_of_the_probe(small: Path, tmp_path: Path) -> None:
     lines = (("most frequent", "coverage/constant"), ("ceiling", "coverage/ceiling"))
     for line, name in lines:
         assert found[line][64] == pytest.approx(probed.values[models[0]][name], abs=1e-6)
-    assert {"inspection.json", "tables.md"} <= {file.name for file in (tmp_path / "out").iterdir()}
-    assert "Coverage" in (tmp_path / "out" / "tables.md").read_text(encoding="utf-8")
+    assert {"report.json", "table.md"} <= {file.name for file in (tmp_path / "out").iterdir()}
+    assert "Coverage" in (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
