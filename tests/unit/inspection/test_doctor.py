@@ -14,6 +14,7 @@ from isthmus.indexes.bm25.builder import build_bm25
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
 from isthmus.inspection.doctor import Finding, Findings, doctor
 from isthmus.records import Document
+from isthmus.retrieval.verbs.index import index
 
 
 def bad_collection(place: Path) -> Path:
