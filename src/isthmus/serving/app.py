@@ -28,7 +28,7 @@ _LONGEST = 200_000  # characters of a document that are sent
 
 Id = Annotated[messages.DocumentId, Query(description="Id of a document.")]
 Use = Annotated[
-    str | None, Query(description="Name of a retriever, of those that /api/about lists.")
+    str | None, Query(description="Name of a retriever; /api/about lists them, and the default.")
 ]
 
 
@@ -92,7 +92,7 @@ def _add_searching(api: APIRouter, service: Service, asked: Any) -> None:
             "title": now.source,
             "documents": now.documents,
             "retrievers": [
-                {"name": one.name, "kind": one.kind, "model": one.model}
+                {"name": one.name, "type": one.type, "model": one.model}
                 for one in now.by_name.values()
             ],
             "default": now.default,

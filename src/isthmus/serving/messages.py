@@ -38,7 +38,7 @@ class RetrieverAbout(BaseModel):
     """A retriever that can be asked for by name."""
 
     name: str
-    kind: Literal["bm25", "dense", "sparse", "hybrid", "reranked"]
+    type: Literal["bm25", "dense", "sparse", "hybrid", "reranked"]
     model: str | None
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from isthmus.retrieval.reranker import Scorer
     from isthmus.retrieval.searcher import Encoder
 
-Kind = Literal["bm25", "dense", "sparse", "hybrid", "reranked"]
-_KINDS: dict[str, Kind] = {"inverted": "sparse"}  # of indexes, where the word differs
+Type = Literal["bm25", "dense", "sparse", "hybrid", "reranked"]
+_TYPES: dict[str, Type] = {"inverted": "sparse"}  # of indexes, where the word differs
 _INSIDE = ("final", "best", "model")  # model folders of runs: the run's name identifies them
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """What tells one state of index folders from the next."""
@@ -36,7 +36,7 @@ class ServedRetriever:
     """A retriever under its name, with its type and the name of its model."""
 
     name: str
-    kind: Kind
+    type: Type
     model: str | None
     retriever: Retriever
 
@@ -166,7 +166,7 @@ class Opening:
 def _single(name: str, searcher: Searcher) -> ServedRetriever:
     kind = searcher.index.manifest.kind
     model = None if searcher.encoder is None else model_name(searcher.encoder.name)
-    return ServedRetriever(name, _KINDS.get(kind, cast(Kind, kind)), model, searcher)
+    return ServedRetriever(name, _TYPES.get(kind, cast(Type, kind)), model, searcher)
 
 
 def _check_same(place: Path, first: Searcher, other_place: Path, other: Searcher) -> None:

@@ -98,7 +98,7 @@ class Service:
     ) -> dict[str, Any]:
         """The hits of a query as JSON has them, and the milliseconds of every stage."""
         begun = perf_counter()
-        batches = self._reranking if served.kind == "reranked" else self._searching
+        batches = self._reranking if served.type == "reranked" else self._searching
         shown = partial(_shown, served.retriever, query, show)
         found = await batches.search(served.retriever, query, k, shown)
         seconds = {**found.seconds, "total": perf_counter() - begun}

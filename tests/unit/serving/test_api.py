@@ -37,7 +37,7 @@ def refusal(answer: object) -> str:
 
 def test_every_retriever_answers_as_search_does(client: TestClient, folders: Path) -> None:
     about = client.get("/api/about").json()
-    assert [one["kind"] for one in about["retrievers"]] == ["bm25", "dense", "hybrid"]
+    assert [one["type"] for one in about["retrievers"]] == ["bm25", "dense", "hybrid"]
     assert about["default"] == "hybrid"
     assert about["documents"] == 6
     places = read_hybrid(folders / "both").folders(folders / "both")
@@ -124,8 +124,8 @@ def test_the_hybrid_is_re_ranked_as_by_search(
     tokenizer.save(tmp_path)
     client = open_client(folders / "both", settings={"rerank": {"model": str(tmp_path)}})
     about = client.get("/api/about").json()
-    kinds = {one["name"]: one["kind"] for one in about["retrievers"]}
-    assert kinds == {"bm25": "bm25", "encoder": "dense", "hybrid": "hybrid", "reranked": "reranked"}
+    types = {one["name"]: one["type"] for one in about["retrievers"]}
+    assert types == {"bm25": "bm25", "encoder": "dense", "hybrid": "hybrid", "reranked": "reranked"}
     assert about["default"] == "reranked"
     for name, model in (("hybrid", None), ("reranked", str(tmp_path))):
         expected = isthmus.search(folders / "both", "a river", rerank=model)

@@ -1,7 +1,7 @@
 // The API, as /openapi.json describes it: addresses, what they take, and what they answer.
 
 import { findToken, request } from "./api.js";
-import { $, failure, h } from "./elements.js";
+import { $, count, failure, h } from "./elements.js";
 
 async function start() {
   findToken();
@@ -24,8 +24,8 @@ function operation(method, path, one, description) {
     h("h2", {}, `${method} ${path}`),
     h("p", {}, one.description ?? one.summary),
     taken.length ? table("parameter", taken) : null,
-    body ? [h("p", { class: "quiet" }, "Body"), shape(body, description)] : null,
-    answer ? [h("p", { class: "quiet" }, "Answer"), shape(answer, description)] : null);
+    body ? [h("p", { class: "quiet" }, "Body"), h("pre", { tabindex: "0" }, shape(body, description))] : null,
+    answer ? [h("p", { class: "quiet" }, "Answer"), h("pre", { tabindex: "0" }, shape(answer, description))] : null);
 }
 
 function table(first, rows) {
@@ -34,30 +34,28 @@ function table(first, rows) {
 }
 
 function row(name, schema, required, text, description) {
-  const given = schema.default === undefined ? "" : JSON.stringify(schema.default);
-  return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, h("code", {}, typeOf(schema, description))),
-    h("td", {}, required ? "required" : given), h("td", {}, text ?? schema.description ?? ""));
+  const given = schema.default === undefined || schema.default === null ? "" : JSON.stringify(schema.default);
+  return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, h("code", {}, shape(schema, description).replace(" | null", "")), bounds(schema)),
+    h("td", {}, required ? "required" : given), h("td", {}, text ?? ""));
 }
 
-/** A type with its choices and bounds, in words. */
-function typeOf(schema, description) {
+function bounds(schema) {
+  const least = schema.minimum ?? schema.minLength;
+  const most = schema.maximum ?? schema.maxLength;
+  return most === undefined ? "" : `, ${least ?? 0} to ${count(most)}${schema.type === "string" ? " characters" : ""}`;
+}
+
+/** A type as a text; of an object one property a line. */
+function shape(schema, description, indent = "") {
   const found = resolved(schema, description);
-  if (found.anyOf) return found.anyOf.map((one) => typeOf(one, description)).join(" | ");
+  const inner = (one) => shape(one, description, `${indent}  `);
+  if (found.anyOf) return found.anyOf.map((one) => shape(one, description, indent)).join(" | ");
   if (found.enum) return found.enum.map((one) => JSON.stringify(one)).join(" | ");
   if ("const" in found) return JSON.stringify(found.const);
-  if (found.type === "array") return `${typeOf(found.items, description)}[]`;
-  if (found.properties) return `{${Object.entries(found.properties).map(([name, one]) => `${name}: ${typeOf(one, description)}`).join(", ")}}`;
-  const bounds = [found.minimum ?? found.minLength, found.maximum ?? found.maxLength];
-  const unit = found.type === "string" ? " characters" : "";
-  const said = bounds[0] === undefined && bounds[1] === undefined ? "" : `, ${bounds[0] ?? 0} to ${bounds[1] ?? "…"}${unit}`;
-  return `${found.type ?? "any"}${said}`;
-}
-
-/** An object, one property a line. */
-function shape(schema, description) {
-  const found = resolved(schema, description);
-  const lines = Object.entries(found.properties ?? {}).map(([name, one]) => `  ${name}: ${typeOf(one, description)}`);
-  return h("pre", { tabindex: "0" }, lines.length ? `{\n${lines.join(",\n")}\n}` : typeOf(found, description));
+  if (found.type === "array") return `[${shape(found.items, description, indent)}]`;
+  if (found.properties) return `{\n${Object.entries(found.properties).map(([name, one]) => `${indent}  ${name}: ${inner(one)}`).join(",\n")}\n${indent}}`;
+  if (found.additionalProperties?.type) return `{…: ${inner(found.additionalProperties)}}`;
+  return found.type ?? "any";
 }
 
 function resolved(schema, description) {

@@ -44,11 +44,11 @@ export function failure(error, again = null) {
     again ? h("button", { type: "button", onclick: again }, "Try again") : null);
 }
 
-const KINDS = { bm25: "BM25", dense: "Dense", sparse: "Sparse", hybrid: "Hybrid", reranked: "Re-ranked" };
+const TYPES = { bm25: "BM25", dense: "Dense", sparse: "Sparse", hybrid: "Hybrid", reranked: "Re-ranked" };
 
 /** A retriever's name as the page shows it: that of its type, or its own where it has another. */
 export function label(retriever) {
-  return retriever.name === retriever.kind ? (KINDS[retriever.kind] ?? retriever.name) : retriever.name;
+  return retriever.name === retriever.type ? (TYPES[retriever.type] ?? retriever.name) : retriever.name;
 }
 
 const DIGITS = new Intl.NumberFormat("en", { minimumFractionDigits: 3, maximumFractionDigits: 3, useGrouping: false });

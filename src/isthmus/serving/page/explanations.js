@@ -5,7 +5,7 @@ import { h, label, number, own, plural } from "./elements.js";
 const TERMS = 12; // rows that are shown before the others unfold
 const SENTENCES = 300; // that are shown
 
-/** An explanation of any kind, with those that it is made of inside. */
+/** An explanation of any type, with those that it is made of inside. */
 export function explained(explanation) {
   const { terms, sentences, fusion, before, passage, notes } = explanation;
   return h("div", { class: "explanation" },
@@ -18,9 +18,9 @@ export function explained(explanation) {
     before ? nested(before, "Before re-ranking") : null);
 }
 
-/** What a retriever within another is called: its kind, and which model it has. */
-function kindOf({ kind, model }) {
-  return [label({ name: kind, kind }), model ? own(` ${model.split(/[/:]/).pop()}`, { class: "quiet" }) : ""];
+/** What a retriever within another is called: its type, and which model it has. */
+function typeOf({ kind, model }) {
+  return [label({ name: kind, type: kind }), model ? own(` ${model.split(/[/:]/).pop()}`, { class: "quiet" }) : ""];
 }
 
 function contributions(terms, { score }) {
@@ -77,7 +77,7 @@ function fused(fusion, { score }) {
   const whole = fusion.parts.reduce((sum, one) => sum + Math.abs(one.contribution ?? 0), 0) || 1;
   const rows = fusion.parts.map((one) =>
     h("tr", {},
-      h("th", { scope: "row" }, kindOf(one.explanation)),
+      h("th", { scope: "row" }, typeOf(one.explanation)),
       bar((one.contribution ?? 0) / whole),
       h("td", { class: "number" }, number(one.contribution)),
       h("td", { class: "number quiet" }, one.explanation.rank ? `rank ${one.explanation.rank}` : "not ranked"),
@@ -86,7 +86,7 @@ function fused(fusion, { score }) {
   return h("div", {},
     h("figure", {}, h("figcaption", {}, "What each retriever adds, by ", own(fusion.name.replaceAll("_", " "))),
       h("div", { class: "wide" }, h("table", { class: "terms" }, h("tbody", {}, rows), foot))),
-    fusion.parts.map((one) => nested(one.explanation, kindOf(one.explanation))));
+    fusion.parts.map((one) => nested(one.explanation, typeOf(one.explanation))));
 }
 
 function rereading(before, { rank, score }) {

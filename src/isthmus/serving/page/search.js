@@ -78,7 +78,7 @@ export class Search {
     if (!query || tooLong) return this.land(tooLong);
     for (const one of shown) {
       if (this.answers.has(one.name) || this.pending.has(one.name)) continue;
-      this.ask(one.name, query, typed && one.kind === "reranked" ? SETTLED : 0);
+      this.ask(one.name, query, typed && one.type === "reranked" ? SETTLED : 0);
     }
     const drawn = JSON.stringify([key, [...names]]);
     if (drawn !== this.drawn) this.draw();
@@ -141,7 +141,7 @@ export class Search {
     $("results").replaceChildren(
       h("section", { class: "landing" },
         h("h2", {}, h("span", {}, `${plural(this.about.documents, "document")},`), " ", h("span", {}, `${ways(this.about.retrievers.length)} to find them.`)),
-        h("dl", {}, this.about.retrievers.flatMap((one) => [h("dt", {}, own(label(one))), h("dd", {}, own(one.model ?? DESCRIBED[one.kind] ?? one.kind))])),
+        h("dl", {}, this.about.retrievers.flatMap((one) => [h("dt", {}, own(label(one))), h("dd", {}, own(one.model ?? DESCRIBED[one.type] ?? one.type))])),
         h("p", { class: "quiet" }, h("kbd", {}, "/"), " search ", h("kbd", {}, "↓"), " results ", h("kbd", {}, "Enter"), " why ", h("kbd", {}, "Esc"), " back")));
   }
 
