@@ -30,8 +30,8 @@ tags: [isthmus, {verb}]
 {use}
 ## How it was made
 
-Settings and the fingerprints of the data; `isthmus.json` beside this folder has all, and
-`isthmus rerun` repeats it.
+Settings and the fingerprints of the data; `isthmus.json` next to this folder has all of it, and
+the same command with this run as `--recipe` repeats it.
 
 ```yaml
 {settings}```

@@ -8,10 +8,10 @@ from isthmus.collections import Judged
 from isthmus.config import Overrides
 from isthmus.errors import InputError, MismatchError
 from isthmus.evaluation.measures import parse_measure
-from isthmus.evaluation.query_scores import QueryScores, known_measures
+from isthmus.evaluation.query_scores import known_measures, query_scores
 from isthmus.evaluation.report import Report, RunCounts, summarise
 from isthmus.evaluation.settings import EvaluationSettings
-from isthmus.progress import notice, track
+from isthmus.progress import notice
 from isthmus.records import Judgements, Ranking, Run, is_passage
 
 _NAMED = 5  # queries without results
@@ -42,9 +42,9 @@ def compare_runs(
     if not runs:
         raise InputError("there is no run to evaluate", "give at least one system or run file")
     settings = settings.model_copy(update={"measures": known_measures(settings.measures, judged)})
-    scores = QueryScores(settings.measures, judged)
+    measured: list[Run] = []
     counts: dict[str, RunCounts] = {}
-    for run in track(runs, "evaluating", total=len(runs), unit="run"):
+    for run in runs:
         if run.name in counts:
             raise InputError(f"two runs are named {run.name!r}", "rename one of them")
         _check_queries(run, judged.queries)
@@ -52,8 +52,9 @@ def compare_runs(
         kept = _without_self(run) if settings.drop_self else run
         counts[run.name] = _count(run, kept, judged)
         _warn(kept, counts[run.name], judged, settings)
-        scores.add(kept)
-    return summarise(scores.by_run(), settings, counts, notes, pairs)
+        measured.append(kept)
+    scores = query_scores(measured, settings.measures, judged)
+    return summarise(scores, settings, counts, notes, pairs)
 
 
 def _check_queries(run: Run, judged: Mapping[str, object]) -> None:

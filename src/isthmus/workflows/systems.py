@@ -100,6 +100,8 @@ def _parts(given: Any) -> tuple[Part, ...]:
         return (Opened(given.name, given),)
     if isinstance(given, Mapping):
         return (Opened("run", _in_memory(given)),)
+    if hasattr(given, "folder"):  # an opened index, or an adaptation
+        return (str(given.folder),)
     if hasattr(given, "encode_queries"):
         return (Opened(_short(str(given.name)), given),)
     if hasattr(given, "search"):

@@ -20,7 +20,7 @@ from isthmus.encoders import (
 )
 from isthmus.encoders.encoder import VectorSettings
 from isthmus.encoders.model_settings import known_settings
-from isthmus.evaluation.query_scores import QueryScores
+from isthmus.evaluation.query_scores import query_scores
 from isthmus.indexes.segments.index import open_index
 from isthmus.records import Query
 from isthmus.retrieval.searcher import Searcher
@@ -48,9 +48,8 @@ def evaluate(model: str, step: Step, folder: Path) -> tuple[dict[str, Tested], d
             indexed, seconds = test.spec, time.monotonic() - began
             searcher = Searcher(encoder, open_index(folder))
         queries, judged = judged_queries(open_collection(test.spec, skipped), test.split)
-        scores = QueryScores(step.measures, judged)
-        scores.add(run_of(step.name, searcher, queries, step.depth, skipped))
-        values = scores.by_run()[step.name]
+        run = run_of(step.name, searcher, queries, step.depth, skipped)
+        values = query_scores([run], step.measures, judged)[step.name]
         found[test.collection] = Tested(
             measures={name: fmean(scores.values()) for name, scores in values.items()},
             per_query=values,
