@@ -62,9 +62,11 @@ from tokenizers import Tokenizer as FastTokenizer  # noqa: E402
 from tokenizers import models, normalizers, pre_tokenizers, processors  # noqa: E402
 
 import isthmus  # noqa: E402
-from isthmus import Document, Query, Ranking, Run  # noqa: E402
-from isthmus.collections import Problems  # noqa: E402
+from isthmus.collections import Problems, open_corpus  # noqa: E402
 from isthmus.config import shipped_recipes  # noqa: E402
+from isthmus.records import Document, Query, Ranking, Run  # noqa: E402
+from isthmus.retrieval.searcher import open_searcher  # noqa: E402
+from isthmus.retrieval.verbs.update import merge  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "tests" / "frozen.json"
@@ -111,7 +113,7 @@ def digest(*parts: bytes | str | np.ndarray[Any, Any], length: int = 16) -> str:
 def documents_of(name: str, most: int | None = None, characters: int | None = None) -> list[Any]:
     folder = "collections" if (DATA / "collections" / name).is_dir() else "texts"
     spec = DATA / folder / (name if folder == "collections" else f"{name}.jsonl.zst")
-    read = islice(isthmus.open_corpus(str(spec), Problems("skip")).documents(), most)
+    read = islice(open_corpus(str(spec), Problems("skip")).documents(), most)
     return [Document(d.id, d.text[:characters], d.title) for d in read]
 
 
@@ -227,7 +229,7 @@ def answers(
     values: Values, name: str, index: str | Path, queries: Sequence[Query], **how: Any
 ) -> Any:
     """The searcher of an index, after its answers were kept."""
-    searcher = isthmus.open_searcher(index, **how)
+    searcher = open_searcher(index, **how)
     rankings(values, name, searcher.search(queries, 100))
     return searcher
 
@@ -312,16 +314,16 @@ def changed(
     """An index of half the documents: it grows twice, loses and replaces some, and is merged."""
     file, most = folder.with_suffix(".jsonl"), len(documents)
     first, second = documents[most // 2 : 3 * most // 4], documents[3 * most // 4 :]
-    isthmus.add(folder, corpus(file, first))
-    isthmus.delete(folder, [document.id for document in documents[: 3 * most // 4 : 7]])
+    isthmus.open_index(folder).add(corpus(file, first))
+    isthmus.open_index(folder).delete([document.id for document in documents[: 3 * most // 4 : 7]])
     pairs = zip(documents[1 : most // 2 : 9], documents, strict=False)
     others = [Document(one.id, two.text, two.title) for one, two in pairs]
-    isthmus.add(folder, corpus(file, [*second, *others]))
+    isthmus.open_index(folder).add(corpus(file, [*second, *others]))
     found = answers(values, f"{name}/segments", folder, queries)
     ids = tuple(document.id for document in documents[2::11])
     among = [Ranking(query.id, ids, (0.0,) * len(ids)) for query in queries]
     rankings(values, f"{name}/among", found.score(queries, among))
-    isthmus.merge(folder)
+    merge(folder)
     answers(values, f"{name}/merged", folder, queries)
 
 
@@ -348,10 +350,10 @@ def together(values: Values, place: Path, model: str, how: list[str]) -> None:
         documents = documents_of("medline", 300)
         folder = place / "together"
         spec = corpus(place / "medline.jsonl", documents)
-        isthmus.index(spec, folder, model, hybrid=["bm25"], settings=[*how, *BM25])
-        ask = isthmus.open_search(folder, depth=10)
+        isthmus.index(spec, folder, [model, "bm25"], settings=[*how, *BM25])
+        opened = isthmus.open_index(folder)
         for query in queries_of("medline", 15):
-            for rank, hit in enumerate(ask(query.text)):
+            for rank, hit in enumerate(opened.search(query.text)):
                 shown = digest(hit.snippet, length=8)
                 values.keep(f"together/{query.id}/{rank}", hit.id, hit.score, shown)
 

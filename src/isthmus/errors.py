@@ -32,6 +32,11 @@ class IsthmusError(Exception):
         )
         super().__init__(self.what)
 
+    def to_dict(self) -> dict[str, str]:
+        """Its parts, without those that are empty."""
+        parts = {"what": self.what, "expected": self.expected, "fix": self.fix}
+        return {name: part for name, part in parts.items() if part}
+
     def at(self, place: str) -> None:
         """Says at which place the error is, unless its sentence begins with that."""
         if not self.what.startswith(place):

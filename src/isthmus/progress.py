@@ -49,6 +49,16 @@ def set_voice(quiet: bool, verbose: bool) -> None:
         _PATIENCE, _QUIET_SECONDS, tracebacks = 0.0, 2.0, True
 
 
+def off() -> None:
+    """Prints no progress and no notices any more, until `on`."""
+    console.quiet = True
+
+
+def on() -> None:
+    """Prints progress and notices again."""
+    console.quiet = False
+
+
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed

@@ -11,11 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import typer
 
 import isthmus
-from isthmus.cli import app
+from isthmus import api, cli
+from isthmus.cli.build import call, described
+from isthmus.cli.old import app
+from isthmus.cli.show_settings import shown_settings
 from isthmus.config import resolve
 from isthmus.finetuning import pipeline
 from isthmus.inspection.settings import VERBS, settings_class
@@ -25,6 +29,7 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
 )
 COMMAND: Any = typer.main.get_command(app)
+NEW: Any = cli.app
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^]]*\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -49,10 +54,25 @@ def shown() -> set[tuple[str, ...]]:
                 names = [Path(word).name for word in words]
                 if "isthmus" in names:
                     found.add(tuple(words[names.index("isthmus") + 1 :]))
+    for function in NEW.functions.values():
+        found |= {tuple(shlex.split(line)[1:]) for line in described(function).examples}
     for command in COMMAND.commands.values():
         for example in EXAMPLES.findall(command.help or ""):
             found.add(tuple(shlex.split(example)[1:]))
     return found
+
+
+def resolves(words: tuple[str, ...]) -> None:
+    """Parses what was typed, and resolves its settings, as `--show-settings` does."""
+    name, *rest = words
+    command = NEW.get_command(None, name)
+    if isinstance(command, click.Group):
+        name, *rest = rest
+        command = command.get_command(None, name)
+    typed = command.make_context(name, rest).params
+    if "settings" in typed:
+        function = NEW.functions.get(name) or getattr(api, name)
+        shown_settings(name, lambda: call(function, typed), "")
 
 
 @pytest.mark.parametrize("words", sorted(shown()), ids=" ".join)
@@ -62,6 +82,9 @@ def test_commands_can_be_typed(
     """Parses the options, and resolves recipe and settings, as the command does."""
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
+    if words[0] in NEW.functions or words[0] == "research":
+        resolves(words)
+        return
     command, name, rest = COMMAND, "", list(words)
     while rest and hasattr(command, "commands"):  # a command may have commands below it
         command, name = command.commands[rest[0]], f"{name} {rest[0]}".strip()
@@ -106,9 +129,9 @@ def public_calls(block: str) -> Iterator[tuple[ast.Call, Any]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_names_exist_and_take_these_arguments(page: Path) -> None:
     for block in blocks(page, "python"):
-        for call, called in public_calls(block):
-            keywords = {keyword.arg: None for keyword in call.keywords if keyword.arg}
-            inspect.signature(called).bind(*call.args, **keywords)
+        for written, called in public_calls(block):
+            keywords = {keyword.arg: None for keyword in written.keywords if keyword.arg}
+            inspect.signature(called).bind(*written.args, **keywords)
 
 
 def anchors(page: Path) -> set[str]:

@@ -83,7 +83,7 @@ def warm_up() -> None:
     importlib.import_module("isthmus.config.output").environment()
     importlib.import_module("isthmus.registry").announced()
     typer.main.get_command = cache(typer.main.get_command)
-    typer.main.get_command(importlib.import_module("isthmus.cli").app)
+    typer.main.get_command(importlib.import_module("isthmus.cli.old").app)
 
 
 def _become(command: dict[str, Any], rank: int, group: int) -> None:

@@ -45,7 +45,7 @@ def training(verb: str, settings: Callable[..., list[str]], *more: str | Path) -
 def test_missing_file(refuses: Refuses, tmp_path: Path) -> None:
     (tmp_path / "documents.jsonl").write_text('{"_id": "1", "text": "a"}\n', encoding="utf-8")
     missing = tmp_path / "document.jsonl"
-    message = refuses("index", "--corpus", missing, "--output", tmp_path / "index")
+    message = refuses("index", missing, "--output", tmp_path / "index")
     assert f"there is no file or folder '{missing}'" in message
     assert f"expected: {tmp_path / 'documents.jsonl'}\n" in message
     assert not (tmp_path / "index").exists()
@@ -56,8 +56,8 @@ def test_empty_corpus(refuses: Refuses, model: Path, content: str, tmp_path: Pat
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(content, encoding="utf-8")
     for command in (
-        ["index", "--corpus", corpus],
-        ["index", "--corpus", corpus, "--model", model],
+        ["index", corpus],
+        ["index", corpus, "--model", model],
         ["pretrain", corpus, "--model", model],
         ["pretrain", corpus, "--model", "scratch:tiny"],
     ):
@@ -134,11 +134,11 @@ def test_query_without_tokens(
     queries.write_text("q1\tba\nq2\t\u200b \u0301\n", encoding="utf-8")
     for retriever in ("bm25", model):
         index = tmp_path / f"index-{Path(retriever).name}"
-        commands.succeed("index", "--corpus", collection, "--model", retriever, "--output", index)
+        commands.succeed("index", collection, "--model", retriever, "--output", index)
         assert "no words to search for" in refuses("search", index, "\u200b")
         # One of many is no reason to leave the others unanswered.
         told = commands.succeed(
-            "search", index, "--queries", queries, "--run", tmp_path / "out.trec"
+            "search", index, "--queries", queries, "--output", tmp_path / "out.trec"
         )
         assert "1 of 2 queries have no words to search for" in " ".join(told.stderr.split())
         assert "'q2'" in told.stderr
@@ -159,7 +159,7 @@ def test_output_holds_something_else(
     (foreign / "chapter.tex").write_text("Years of work", encoding="utf-8")
     pretrain = training("pretrain", settings, collection, "--model", model)
     finetune = training("finetune", settings, collection, "--model", model)
-    for command in (pretrain, finetune, ["index", "--corpus", collection]):
+    for command in (pretrain, finetune, ["index", collection]):
         assert "already holds something" in refuses(*command, "--output", foreign)
         assert "is a file" in refuses(*command, "--output", foreign / "chapter.tex")
     assert {file.name for file in foreign.iterdir()} == {"chapter.tex"}
@@ -169,7 +169,5 @@ def test_output_holds_something_else(
     message = refuses(*pretrain, "--output", earlier, "--set", "training.seed=7")
     assert "already holds another job: it differs in settings.training.seed" in message
     assert "already holds another job" in refuses(*finetune, "--output", earlier)
-    assert "already holds something" in refuses(
-        "index", "--corpus", collection, "--output", earlier
-    )
+    assert "already holds something" in refuses("index", collection, "--output", earlier)
     assert "complete already" in commands.succeed(*pretrain, "--output", earlier).stderr

@@ -26,8 +26,8 @@ def test_one_command_gives_what_indexing_searching_and_evaluating_give(
     # The same company in a batch: rounding depends on it.
     (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     indexes = {"tiny": tmp_path / "dense", "bm25": tmp_path / "bm25"}
-    commands.succeed("index", "--corpus", part, "--model", model, "--output", indexes["tiny"])
-    commands.succeed("index", "--corpus", part, "--output", indexes["bm25"])
+    commands.succeed("index", part, "--model", model, "--output", indexes["tiny"])
+    commands.succeed("index", part, "--output", indexes["bm25"])
     ways = {
         "tiny": [indexes["tiny"]],
         "bm25": [indexes["bm25"]],
@@ -72,9 +72,9 @@ def test_ids_of_files_with_spaces_from_a_folder_to_the_report(
         (folder / name).write_text(text, encoding="utf-8")
     (tmp_path / "queries.tsv").write_text("q1\ttigers\nq2\tbears\n", encoding="utf-8")
     (tmp_path / "qrels.txt").write_text("q1 0 my%20notes.md 1\nq2 0 c.txt 1\n", encoding="utf-8")
-    commands.succeed("index", "--corpus", folder, "--output", tmp_path / "index")
+    commands.succeed("index", folder, "--output", tmp_path / "index")
     commands.succeed(
-        "search", tmp_path / "index", "--queries", tmp_path / "queries.tsv", "--run", run
+        "search", tmp_path / "index", "--queries", tmp_path / "queries.tsv", "--output", run
     )
     report = isthmus.evaluate(tmp_path / "qrels.txt", run, measures="RR@10")
     assert report.per_query["RR@10"]["bm25"] == {"q1": 1, "q2": 1}

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import isthmus
+from isthmus.evaluation import EvaluationSettings, evaluate
 from isthmus.indexes.segments.index import open_index
 from isthmus.records import Document, Query
 from isthmus.retrieval.hybrid_folder import open_hybrid, read_hybrid
+from isthmus.retrieval.verbs.update import open_writer
 
 WITHDRAWN = [f"d{number}" for number in range(10)]
 
@@ -51,10 +53,10 @@ def test_indexes_of_one_folder_change_together(
     commands: Any, corpora: dict[str, Path], model: Path, tmp_path: Path
 ) -> None:
     index, anew = tmp_path / "index", tmp_path / "anew"
-    build = ("index", "--corpus", corpora["first"], "--with", f"bm25,{model}", "--output", index)
+    build = ("index", corpora["first"], "-m", "bm25", "-m", model, "--output", index)
     commands.succeed(*build)
     assert commands.succeed(*build).stderr.count("already holds this index") == 2
-    added = commands.succeed("add", index, "--corpus", corpora["more"])
+    added = commands.succeed("add", index, corpora["more"])
     assert "added 70 documents, replaced 20; the index has 150" in added.stdout
     refused = commands.run("delete", index, *WITHDRAWN, "nobody")
     assert refused.returncode == 2
@@ -65,27 +67,28 @@ def test_indexes_of_one_folder_change_together(
     kept = {json.loads(line)["_id"] for line in corpora["living"].read_text().splitlines()}
     assert contents(index).keys() == kept
 
-    commands.succeed("index", "--corpus", corpora["living"], "--with", model, "--with", "bm25",
-                     "--output", anew)  # fmt: skip
+    commands.succeed("index", corpora["living"], "-m", model, "-m", "bm25", "--output", anew)
     queries = [Query(str(n), line) for n, line in enumerate(["ba doke", "changed", "lina"])]
 
     def best(folder: Path) -> list[Any]:
         return [one.document_ids[:5] for one in open_hybrid(folder).search(queries, 20)]
 
     assert best(index) == best(anew)
-    assert "one whole of 140 documents" in commands.succeed("merge", index).stdout
+    commands.succeed("sync", index, corpora["living"], "--compact")
     assert best(index) == best(anew)
     assert contents(index).keys() == kept
     assert [one.name for one in index.iterdir() if one.is_dir()] == ["000004"]
     shown = commands.succeed("search", index, "changed", "--set", "fusion=reciprocal_rank")
     assert "changed" in shown.stdout
-    refused = commands.run("search", index, "ba", "--with", anew)
-    assert "already stores its hybrid" in refused.stderr
-    other = commands.run("index", "--corpus", corpora["more"], "--with", f"bm25,{model}",
-                         "--output", index)  # fmt: skip
+    words = json.loads(commands.succeed("search", index, "ba", "--use", "bm25", "--json").stdout)
+    fused = json.loads(commands.succeed("search", index, "ba", "--json").stdout)
+    assert words["hits"][0]["score"] != fused["hits"][0]["score"]
+    assert "has no retriever 'bm52'" in commands.run("search", index, "ba", "--use", "bm52").stderr
+    other = commands.run("index", corpora["more"], "-m", "bm25", "-m", model, "--output", index)
     assert "already holds another index" in other.stderr
-    commands.succeed("index", "--corpus", corpora["more"], "--output", index, "--overwrite",
-                     "--with", f"bm25,{model}")  # fmt: skip
+    commands.succeed(
+        "index", corpora["more"], "--output", index, "--overwrite", "-m", "bm25", "-m", model
+    )
     assert len(contents(index)) == 90
     (index / "notes.txt").write_text("mine", encoding="utf-8")
     mine = commands.run(*build, "--overwrite")
@@ -98,39 +101,39 @@ def test_tuned_weights_stay_with_the_folder(
 ) -> None:
     index, anew = tmp_path / "index", tmp_path / "anew"
     for folder in (index, anew):
-        commands.succeed(
-            "index", "--corpus", collection, "--with", f"bm25,{model}", "--output", folder
-        )
-    judged = ("--queries", collection / "queries.jsonl")
-    tuned = commands.succeed(
-        "tune", index, *judged, "--qrels", collection / "qrels" / "train.tsv",
-        "--output", tmp_path / "weights", "--set", "steps=4", "--set", "candidates=50",
-    )  # fmt: skip
-    assert f"isthmus search {index}" in tuned.stdout
-    assert not (tmp_path / "weights" / "hybrid.json").exists()
-    weights = json.loads((tmp_path / "weights" / "isthmus.json").read_text())["results"]["weights"]
-    assert len(weights) == 2
+        commands.succeed("index", collection, "-m", "bm25", "-m", model, "--output", folder)
+    judged = ("--queries", collection, "--split", "train")
+    how = ("--split", "train", "--set", "steps=4", "--set", "candidates=50")
+    tuned = json.loads(commands.succeed("tune", index, collection, *how, "--json").stdout)
+    weights = list(tuned["weights"].values())
+    assert list(tuned["weights"]) == isthmus.open_index(index).names
     by_hand = ("--set", f"weights={weights}", "--set", "candidates=50", "--set", "tag=x")
-    commands.succeed("search", anew, *judged, "--run", tmp_path / "hand.trec", *by_hand)
-    commands.succeed("search", index, *judged, "--run", tmp_path / "own.trec", "--set", "tag=x")
+    commands.succeed("search", anew, *judged, "--output", tmp_path / "hand.trec", *by_hand)
+    commands.succeed("search", index, *judged, "--output", tmp_path / "own.trec", "--set", "tag=x")
     assert (tmp_path / "own.trec").read_text() == (tmp_path / "hand.trec").read_text()
+    report = evaluate(
+        tmp_path / "own.trec",
+        collection / "qrels" / "train.tsv",
+        settings=EvaluationSettings(measures=["nDCG@10"]),
+    )
+    assert list(report.means["nDCG@10"].values()) == pytest.approx([tuned["value"]], abs=1e-9)
     commands.succeed("delete", index, "d399")
     assert read_hybrid(index).combination.weights == weights, "a change leaves them"
 
 
 def test_a_writer_in_python(corpora: dict[str, Path], model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "index"
-    isthmus.index(str(corpora["first"]), folder, str(model), hybrid=["bm25"])
+    isthmus.index(corpora["first"], folder, [str(model), "bm25"])
     before = contents(folder)
-    with isthmus.open_writer(folder) as writer:
+    with open_writer(folder) as writer:
         writer.add([Document("new", "a text")])
     assert contents(folder) == before, "nothing counts without a commit"
-    with isthmus.open_writer(folder) as writer:
+    with open_writer(folder) as writer:
         writer.add([Document("new", "a text"), Document("d3", "another")])
         writer.delete(["d1"])
         assert writer.commit().documents == 80
         with pytest.raises(isthmus.IsthmusError, match="another"):
-            isthmus.open_writer(folder)
+            open_writer(folder)
         opened = open_hybrid(folder)
         writer.delete(["new"])
         writer.merge()

@@ -31,8 +31,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def indexes(commands: Any, pages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("indexes")
-    commands.succeed("index", "--corpus", pages, "--output", folder / "bm25")
-    of_model = ("index", "--corpus", pages, "--model", MODEL, "--output")
+    commands.succeed("index", pages, "--output", folder / "bm25")
+    of_model = ("index", pages, "--model", MODEL, "--output")
     told = commands.succeed(*of_model, folder / "dense")
     assert re.search(
         r"the encoder reads all \d+ texts whole \(it reads up to \d+ tokens\)", told.stderr
@@ -63,7 +63,7 @@ def test_documents_come_and_go_with_all_their_passages(
     told = commands.succeed("delete", index, "cluster.md").stdout
     assert "deleted 1 documents; the index has 1" in told
     assert "no results" in commands.succeed("search", index, "lighthouse").stdout
-    told = commands.succeed("add", index, "--corpus", pages).stdout
+    told = commands.succeed("add", index, pages).stdout
     assert "added 1" in told
     assert "replaced 1" in told
     assert "six in the morning" in commands.succeed("search", index, QUESTION).stdout

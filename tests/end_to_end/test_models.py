@@ -83,9 +83,7 @@ def test_prompts_from_the_model_to_the_retriever_that_is_trained(
     assert "queries begin with 'ba: ', documents with 'do: '" in " ".join(told.split())
     pooling = json.loads((run / "final" / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
     assert pooling["include_prompt"] is False
-    commands.succeed(
-        "index", "--model", run, "--corpus", collection, "--output", index, "--set", EXACT
-    )
+    commands.succeed("index", collection, "--model", run, "--output", index, "--set", EXACT)
     assert manifest(index)["encoder"]["settings"]["query_prompt"] == "ba: "
     assert_as_there(index, run / "final", collection)
     assert "ba" in commands.succeed("search", index, "ba do ke").stdout
@@ -97,9 +95,15 @@ def test_an_index_keeps_how_its_encoder_encodes(
 ) -> None:
     shutil.copytree(e5, tmp_path / "model")
     commands.succeed(
-        "index", "--model", tmp_path / "model", "--corpus", collection,
-        "--output", tmp_path / "index", "--set", EXACT,
-    )  # fmt: skip
+        "index",
+        collection,
+        "--model",
+        tmp_path / "model",
+        "--output",
+        tmp_path / "index",
+        "--set",
+        EXACT,
+    )
     assert_as_there(tmp_path / "index", tmp_path / "model", collection)
     queries = [Query("q", "ba do ke li")]
     before = isthmus.open_searcher(tmp_path / "index", str(tmp_path / "model")).search(queries, 5)
@@ -108,7 +112,7 @@ def test_an_index_keeps_how_its_encoder_encodes(
     assert before == after
     added = tmp_path / "more.jsonl"
     added.write_text(json.dumps({"_id": "new", "title": "", "text": "ba do ke li"}) + "\n")
-    commands.succeed("add", tmp_path / "index", "--corpus", added)
+    commands.succeed("add", tmp_path / "index", added)
     (grown,) = isthmus.open_searcher(tmp_path / "index", str(tmp_path / "model")).search(queries, 1)
     assert grown.document_ids == ("new",)
 
@@ -120,8 +124,7 @@ def test_a_plain_model_is_told_how_to_encode(
     for file in ("modules.json", "config_sentence_transformers.json"):
         (tmp_path / "plain" / file).unlink()
     told = commands.succeed(
-        "index", "--model", tmp_path / "plain", "--corpus", collection,
-        "--output", tmp_path / "silent",
+        "index", collection, "--model", tmp_path / "plain", "--output", tmp_path / "silent",
     ).stderr  # fmt: skip
     assert "nothing beside the model says how to pool; using cls and dot" in " ".join(told.split())
     wanted = (
@@ -129,25 +132,42 @@ def test_a_plain_model_is_told_how_to_encode(
         "query_max_length=32", "document_max_length=32",
     )  # fmt: skip
     told = commands.succeed(
-        "index", "--model", tmp_path / "plain", "--corpus", collection,
-        "--output", tmp_path / "told", *(part for one in wanted for part in ("--set", one)),
-    ).stderr  # fmt: skip
+        "index",
+        collection,
+        "--model",
+        tmp_path / "plain",
+        "--output",
+        tmp_path / "told",
+        *(part for one in wanted for part in ("--set", one)),
+    ).stderr
     assert "nothing beside the model" not in told
     found = manifest(tmp_path / "told")["encoder"]
     shutil.copytree(e5, tmp_path / "described")
     commands.succeed(
-        "index", "--model", tmp_path / "described", "--corpus", collection,
-        "--output", tmp_path / "stated", "--set", EXACT,
-    )  # fmt: skip
+        "index",
+        collection,
+        "--model",
+        tmp_path / "described",
+        "--output",
+        tmp_path / "stated",
+        "--set",
+        EXACT,
+    )
     assert found["fingerprint"] == manifest(tmp_path / "stated")["encoder"]["fingerprint"]
     refused = commands.run(
-        "index", "--corpus", collection, "--output", tmp_path / "words", "--set", "pooling=mean"
+        "index", collection, "--output", tmp_path / "words", "--set", "pooling=mean"
     )
     assert "a BM25 index encodes nothing" in refused.stderr
     refused = commands.run(
-        "index", "--model", tmp_path / "plain", "--corpus", collection,
-        "--output", tmp_path / "words", "--set", "query_prompt=ba: ",
-    )  # fmt: skip
+        "index",
+        collection,
+        "--model",
+        tmp_path / "plain",
+        "--output",
+        tmp_path / "words",
+        "--set",
+        "query_prompt=ba: ",
+    )
     assert """'query_prompt="query: "'""" in refused.stderr
 
 
@@ -160,9 +180,7 @@ def test_a_t5_encoder_as_gtr_is_one(
         "finetune", "--model", tmp_path / "gtr", collection, "--output", run,
         *settings(*LITTLE, "pooling=mean", "similarity=cosine"),
     )  # fmt: skip
-    commands.succeed(
-        "index", "--model", run, "--corpus", collection, "--output", index, "--set", EXACT
-    )
+    commands.succeed("index", collection, "--model", run, "--output", index, "--set", EXACT)
     assert_as_there(index, run / "final", collection, {"query": "", "document": ""})
     before = isthmus.load_encoder(str(tmp_path / "gtr"), exact=True)
     assert manifest(index)["encoder"]["fingerprint"] != before.fingerprint, "it was trained"

@@ -80,10 +80,10 @@ def test_a_run_file(
     commands: Any, collection: Path, first: Path, stage: Run, tmp_path: Path
 ) -> None:
     mined = ["--set", "bm25.k1=0.9", "--set", "bm25.b=0.4"]  # as `negatives.bm25.scoring`
-    commands.succeed("index", "--corpus", collection, "--output", tmp_path / "bm25", *mined)
+    commands.succeed("index", collection, "--output", tmp_path / "bm25", *mined)
     queries = collection / "queries.jsonl"
     commands.succeed(
-        "search", tmp_path / "bm25", "--queries", queries, "--run", tmp_path / "good.trec"
+        "search", tmp_path / "bm25", "--queries", queries, "--output", tmp_path / "good.trec"
     )
     output, _ = stage("run", f"{{name: run, file: '{tmp_path}/good.trec', num_negatives: 4}}")
     assert (np.load(output / "negatives.npy") == np.load(first / "negatives.npy")).all()

@@ -13,7 +13,7 @@ import pytest
 @pytest.fixture(scope="module")
 def bm25(commands: Any, collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("indexes") / "bm25"
-    commands.succeed("index", "--corpus", collection, "--output", folder)
+    commands.succeed("index", collection, "--output", folder)
     return folder
 
 
@@ -22,7 +22,7 @@ def dense(
     commands: Any, collection: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     folder: Path = tmp_path_factory.mktemp("indexes") / "dense"
-    commands.succeed("index", "--corpus", collection, "--model", model, "--output", folder)
+    commands.succeed("index", collection, "--model", model, "--output", folder)
     return folder
 
 

@@ -202,24 +202,23 @@ def test_finetune_index_search_and_tune(
     )  # fmt: skip
     installed.succeed(
         "index",
+        collection,
         "--model",
         folder / "retriever",
-        "--corpus",
-        collection,
         "--output",
         folder / "dense",
     )
-    installed.succeed("index", "--corpus", collection, "--output", folder / "bm25")
+    installed.succeed("index", collection, "--output", folder / "bm25")
     asked = ("--queries", collection / "queries.jsonl")
     fused = ("--set", "fusion=squared")
     run = folder / "fused.trec"
     installed.succeed(
-        "search", folder / "bm25", "--with", folder / "dense", *asked, "--run", run, *fused
+        "search", folder / "bm25", "--with", folder / "dense", *asked, "--output", run, *fused
     )
     assert run.read_text(encoding="utf-8")
     installed.succeed(
         "tune", folder / "bm25", folder / "dense", *asked, "--qrels",
         collection / "qrels" / "train.tsv", "--output", folder / "hybrid", *fused,
     )  # fmt: skip
-    installed.succeed("search", folder / "hybrid", *asked, "--run", folder / "hybrid.trec")
+    installed.succeed("search", folder / "hybrid", *asked, "--output", folder / "hybrid.trec")
     assert '"squared"' in (folder / "hybrid" / "hybrid.json").read_text(encoding="utf-8")

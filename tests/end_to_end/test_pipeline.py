@@ -46,9 +46,17 @@ def report_of(commands: Any, runs: list[Path], qrels: Path, output: Path) -> dic
 
 def search(commands: Any, index: Path, queries: Path, run: Path) -> Path:
     commands.succeed(
-        "search", index, "--queries", queries, "--run", run, "--depth", "100",
-        "--set", f"tag={index.name}",
-    )  # fmt: skip
+        "search",
+        index,
+        "--queries",
+        queries,
+        "--output",
+        run,
+        "--top-k",
+        "100",
+        "--set",
+        f"tag={index.name}",
+    )
     assert run.is_file()
     return run
 
@@ -114,9 +122,15 @@ def retriever(
 
 def test_scifact(commands: Any, scifact: Path, tmp_path: Path) -> None:
     commands.succeed(
-        "index", "--corpus", f"beir:{scifact}", "--output", tmp_path / "lucene",
-        "--set", "bm25.k1=1.2", "--set", "bm25.b=0.75",
-    )  # fmt: skip
+        "index",
+        f"beir:{scifact}",
+        "--output",
+        tmp_path / "lucene",
+        "--set",
+        "bm25.k1=1.2",
+        "--set",
+        "bm25.b=0.75",
+    )
     assert snapshot(tmp_path / "lucene")["results"]["documents"] == 5183
     run = tmp_path / "lucene.trec"
     search(commands, tmp_path / "lucene", scifact / "queries.jsonl.zst", run)
@@ -128,13 +142,13 @@ def test_scifact(commands: Any, scifact: Path, tmp_path: Path) -> None:
     # Published values of BM25 on this collection lie between .665 and .679.
     assert 0.66 <= report["means"]["nDCG@10"]["lucene"] <= 0.70
 
-    hits = commands.succeed("search", tmp_path / "lucene", "vitamin D deficiency", "--depth", "3")
+    hits = commands.succeed("search", tmp_path / "lucene", "vitamin D deficiency", "--top-k", "3")
     assert "vitamin" in hits.stdout.lower()
 
 
 def test_cranfield(commands: Any, shared_data: Path, retriever: Path, tmp_path: Path) -> None:
     folder = shared_data / "collections" / "cranfield"
-    command = ["index", "--corpus", f"beir:{folder}", "--model"]
+    command = ["index", f"beir:{folder}", "--model"]
     refused = commands.run(*command, retriever, "--output", tmp_path / "refused")
     assert refused.returncode == 2
     assert "empty text" in refused.stderr  # two documents of this collection have none

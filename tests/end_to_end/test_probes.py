@@ -141,7 +141,7 @@ def test_the_encoder_is_used_with_the_vector_that_was_trained(
         "similarity": "dot", "query_max_length": 16, "document_max_length": 16,
         "query_prompt": "", "document_prompt": "", "titles": True,
     }  # fmt: skip
-    commands.succeed("index", "--model", run, "--corpus", collection, "--output", index)
+    commands.succeed("index", collection, "--model", run, "--output", index)
     vectors = np.load(index / "vectors.npy")
     lines = (collection / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
     documents = [json.loads(line) for line in lines]
@@ -170,7 +170,7 @@ def test_a_lexicon_is_handed_on_as_a_sparse_encoder(
     described = json.loads((run / "final" / "encoder.json").read_text(encoding="utf-8"))
     kept = {key: described[key] for key in ("kind", "form", "query_terms", "document_terms")}
     assert kept == {"kind": "sparse", "form": "lexmae", "query_terms": 256, "document_terms": 256}
-    commands.succeed("index", "--model", run, "--corpus", collection, "--output", index)
+    commands.succeed("index", collection, "--model", run, "--output", index)
     assert json.loads((index / "manifest.json").read_text())["kind"] == "inverted"
     dense = commands.succeed(
         "finetune", "--model", run, collection, "--output", tmp_path / "dense",

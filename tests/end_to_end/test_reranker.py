@@ -85,7 +85,7 @@ def test_a_resumed_run_ends_as_if_uninterrupted(
 
 
 def test_search_with_it(commands: Any, reranker: Path, collection: Path, tmp_path: Path) -> None:
-    commands.succeed("index", "--corpus", collection, "--output", tmp_path / "bm25")
+    commands.succeed("index", collection, "--output", tmp_path / "bm25")
     search = ["search", tmp_path / "bm25", "--queries", collection / "queries.jsonl"]
     search += ["--depth", "20"]
     runs = {}

@@ -95,8 +95,8 @@ def test_what_was_acknowledged_outlives_a_kill(commands: Commands, index: Path) 
     server.ask("/api/documents", {"documents": [{"id": "new", "text": "a volcano"}]})
     assert server.ask("/api/documents?id=d0", method="DELETE")["documents"] == 4
     server.kill()
-    assert [hit.id for hit in isthmus.search(index, "volcano")] == ["new"]
-    assert "d0" not in {hit.id for hit in isthmus.search(index, "water")}
+    assert [hit.id for hit in isthmus.open_index(index).search("volcano")] == ["new"]
+    assert "d0" not in {hit.id for hit in isthmus.open_index(index).search("water")}
     again = Server(commands, index, "--read-write", "--set", "check_seconds=0.05")
     assert [hit["id"] for hit in again.ask("/api/search?q=volcano")["hits"]] == ["new"]
     assert again.stop().returncode == 0

@@ -65,23 +65,23 @@ def names(folder: Path) -> set[str]:
 
 def test_an_index_follows_a_folder(commands: Any, model: Path, notes: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
-    commands.succeed("index", "--corpus", notes, "--with", f"{model},bm25", "--output", index)
-    same = commands.succeed("sync", notes, index)
+    commands.succeed("index", notes, "-m", model, "-m", "bm25", "--output", index)
+    same = commands.succeed("sync", index, notes)
     assert "up to date: 60 documents are as they were" in same.stdout
     planned = change(notes)
     state = (index / "hybrid.json").read_bytes()
-    dry = commands.succeed("sync", notes, index, "--dry-run")
+    dry = commands.succeed("sync", index, notes, "--dry-run")
     assert "would add 2: new.md, renamed.md" in dry.stdout
     assert "would replace 3: note%201.md, note%204.md, note%2058.md" in dry.stdout
     assert "would delete 2: note%205.md, note%207.md" in dry.stdout
     assert (index / "hybrid.json").read_bytes() == state
-    done = commands.succeed("sync", notes, index)
+    done = commands.succeed("sync", index, notes)
     assert "deleted 2: note%205.md, note%207.md\nleft 55 as they were" in done.stdout
     assert done.stderr.count(f"adding {notes}: 5/5") == 2, "only five documents are encoded"
     assert documents(index) == [names(notes)] * 2
-    assert "up to date: 60" in commands.succeed("sync", notes, index).stdout
+    assert "up to date: 60" in commands.succeed("sync", index, notes).stdout
     assert planned["added"] < names(notes)
-    assert "new.md" in commands.succeed("search", index, "zebras graze", "--depth", "3").stdout
+    assert "new.md" in commands.succeed("search", index, "zebras graze", "--top-k", "3").stdout
 
 
 def test_what_cannot_be_followed_is_refused(notes: Path, tmp_path: Path) -> None:
@@ -90,18 +90,18 @@ def test_what_cannot_be_followed_is_refused(notes: Path, tmp_path: Path) -> None
     other.mkdir()
     (other / "foreign.md").write_text("a text", encoding="utf-8")
     with pytest.raises(isthmus.IsthmusError, match="not one of the 60 documents"):
-        isthmus.sync(str(other), index)
+        isthmus.open_index(index).sync(other)
     assert documents(index) == [names(notes)]
     isthmus.index(str(notes), tmp_path / "bare", settings={"texts": False})
     with pytest.raises(isthmus.IsthmusError, match="keeps no texts"):
-        isthmus.sync(str(notes), tmp_path / "bare")
+        isthmus.open_index(tmp_path / "bare").sync(notes)
     planned = change(notes)
-    assert found(isthmus.sync(str(notes), index, dry_run=True)) == planned
-    assert found(isthmus.sync(str(notes), index)) == planned
-    assert not isthmus.sync(str(notes), index)
+    assert found(isthmus.open_index(index).sync(notes, dry_run=True)) == planned
+    assert found(isthmus.open_index(index).sync(notes)) == planned
+    assert not isthmus.open_index(index).sync(notes)
     for file in list(notes.rglob("*.md"))[:3]:  # only deletions: no encoder is needed
         file.unlink()
-    assert len(isthmus.sync(str(notes), index).deleted) == 3
+    assert len(isthmus.open_index(index).sync(notes).deleted) == 3
     assert documents(index) == [names(notes)]
 
 
@@ -114,7 +114,7 @@ def test_only_what_cannot_be_read_is_kept(commands: Any, notes: Path, tmp_path: 
     bad.write_bytes(b"\xff")
     (notes / "never read.txt").write_bytes(b"\xff")
     (notes / "note 2.md").unlink()
-    ended = commands.run("sync", notes, index)
+    ended = commands.run("sync", index, notes)
     assert ended.returncode == 1
     assert "deleted 1: note%202.md\nleft 58 as they were" in ended.stdout
     assert "could not read, and left in the index, 1: note%201.md" in ended.stdout
@@ -122,12 +122,12 @@ def test_only_what_cannot_be_read_is_kept(commands: Any, notes: Path, tmp_path: 
     assert f"{bad}:1: byte 0xff" in ended.stderr
     assert documents(index) == [names(notes)]
     assert "note%202.md" not in commands.succeed("search", index, "zebras graze").stdout
-    again = isthmus.sync(str(notes), index, dry_run=True)
+    again = isthmus.open_index(index).sync(notes, dry_run=True)
     assert (again.undecided, bool(again)) == (("note%201.md",), False)
     with pytest.raises(isthmus.IsthmusError, match="wrong encoding"):
-        isthmus.sync(str(notes), index, settings={"problems": "refuse"})
+        isthmus.open_index(index).sync(notes, settings={"problems": "refuse"})
     bad.write_bytes(whole)
-    assert "up to date: 59" in commands.succeed("sync", notes, index).stdout
+    assert "up to date: 59" in commands.succeed("sync", index, notes).stdout
 
 
 def test_a_line_that_cannot_be_read_may_have_been_any_document(
@@ -137,12 +137,12 @@ def test_a_line_that_cannot_be_read_may_have_been_any_document(
     lines = [f'{{"_id": "{name}", "text": "text {name}"}}\n' for name in "abcd"]
     corpus.write_text("".join(lines) + "broken\n")
     isthmus.index(str(corpus), index, settings={"problems": "skip"})
-    same = commands.succeed("sync", corpus, index)  # reads as the index was read
+    same = commands.succeed("sync", index, corpus)  # reads as the index was read
     assert "up to date: 4" in same.stdout
     corpus.write_text("".join(lines[1:]) + "broken\n")
-    ended = commands.run("sync", corpus, index)
+    ended = commands.run("sync", index, corpus)
     assert ended.returncode == 1
     assert "could not read, and left in the index, 1: a" in ended.stdout
     assert documents(index) == [set("abcd")]
     corpus.write_text("".join(lines[1:]))
-    assert "deleted 1: a" in commands.succeed("sync", corpus, index).stdout
+    assert "deleted 1: a" in commands.succeed("sync", index, corpus).stdout

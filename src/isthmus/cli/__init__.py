@@ -1,100 +1,172 @@
-"""The command line: no logic; nothing heavy is imported before a verb runs."""
+"""The command line: commands made from `isthmus.api`, signals, exit codes and errors."""
 
 from __future__ import annotations
 
-import copy
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Any, NoReturn
 
-import typer
-from typer.models import CommandInfo
+import click
 
-import isthmus
-from isthmus.cli import (
-    adapt,
-    benchmark,
-    doctor,
-    evaluate,
-    explain,
-    export,
-    finetune,
-    index,
-    inspect,
-    listing,
-    negatives,
-    pretrain,
-    probe,
-    search,
-    serve,
-    sparsify,
-    tune,
-    update,
-)
-from isthmus.cli.commands import Command, Group, command
+from isthmus import api
+from isthmus._version import __version__
+from isthmus.cli.build import call, command, described
 
-app = typer.Typer(
-    name="isthmus",
-    help="Turns a pile of documents into a retriever that knows them.\n\n"
-    "From a finished retriever: adapt (learn the documents, no labels) → search. From a language "
-    "model: pretrain (learn the corpus, no labels) → finetune (learn from labelled pairs) → index "
-    "→ search → evaluate. --set PATH=VALUE overrides any setting (`isthmus list settings "
-    "VERB`). Long work can be interrupted and resumed, and leaves beside its output what made it "
-    "(isthmus.json). `isthmus list recipes` shows where to start.",
-    cls=Group,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 _PANELS = {
-    "Learn": (adapt.adapt, pretrain.pretrain, finetune.finetune),
-    "Search": (
-        index.index, search.search, serve.serve, update.add, update.delete, update.sync,
-        update.merge, tune.tune, sparsify.sparsify, export.encode, export.export,
-    ),
-    "Evaluate": (evaluate.evaluate,),
-    "Inspect": (
-        doctor.doctor, inspect.inspect, explain.explain, probe.probe, negatives.negatives,
-    ),
-    "Whole jobs": (adapt.quickstart,),
-}  # fmt: skip
-for panel, verbs in _PANELS.items():
-    for verb in verbs:
-        app.command(cls=Command, rich_help_panel=panel)(command(verb))
-app.add_typer(benchmark.app, name="benchmark", rich_help_panel="Evaluate")
-app.command(name="list", cls=Command, rich_help_panel="Inspect")(command(listing.listing))
-
-
-def _say_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"isthmus {isthmus.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _before_a_command(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version and exit.", is_eager=True, callback=_say_version
-        ),
-    ] = False,
-) -> None: ...
-
-
-_INTERRUPTED = 130  # typer's exit code after Ctrl-C
+    "Start here": ("quickstart", "adapt", "doctor"),
+    "Index and search": ("index", "search", "serve", "add", "delete", "sync", "export"),
+    "Measure": ("evaluate", "tune", "explain"),
+    "Train": ("pretrain", "finetune", "recipes"),
+}
+_RESEARCH = ("benchmark", "report", "probe", "inspect", "negatives")
+_RESUMING = ("adapt", "quickstart", "pretrain", "finetune", "index", "add", "sync", "evaluate", "research")  # noqa: E501 # fmt: skip
+_EXAMPLES = """\
+    isthmus adapt notes/ -m sentence-transformers/all-MiniLM-L6-v2 -o runs/notes
+    isthmus search runs/notes "how do I renew a certificate"
+"""
+_COMPLETE = "_ISTHMUS_COMPLETE"
+_INTERRUPTED = 130  # the exit code after Ctrl-C
 _TERMINATED = 143  # what shells expect after SIGTERM
-_RECORDING = (  # verbs that record steps from which they resume
-    "adapt", "pretrain", "finetune", "index", "add", "sync", "evaluate", "sparsify", "benchmark",
-    "quickstart",
+
+
+def _function(name: str) -> Callable[..., Any] | None:
+    """The function of `api`, or the method of its `Index`, that a command is made from."""
+    return getattr(api, name, None) or getattr(api.Index, name, None)
+
+
+class _Commands(click.Group):
+    """Commands that are built when they are called."""
+
+    def __init__(self, name: str, functions: Mapping[str, Callable[..., Any] | None], **more: Any):
+        super().__init__(name, **more)
+        self.functions = {name: one for name, one in functions.items() if one is not None}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the help."""
+        return [*self.functions, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name."""
+        if cmd_name in self.functions:
+            return command(cmd_name, self.functions[cmd_name], _run)
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands, each with the first line of its docstring."""
+        with formatter.section("Commands"):
+            formatter.write_dl(_rows(self.functions))
+
+
+class _Isthmus(_Commands):
+    """All commands, in panels."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What isthmus does, and its two most important commands."""
+        super().format_help_text(ctx, formatter)
+        formatter.write(f"\n{_EXAMPLES}")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by what they are for."""
+        widest = max(map(len, self.list_commands(ctx)))
+        for panel, names in _PANELS.items():
+            with formatter.section(panel):
+                found = {name: self.functions[name] for name in names if name in self.functions}
+                if found:
+                    formatter.write_dl([(f"{n:{widest}}", about) for n, about in _rows(found)])
+        with formatter.section("More"):
+            about = f"Benchmarks and diagnostics: {', '.join(_research.functions)}."
+            formatter.write_dl([(f"{'research':{widest}}", about)])
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options here, and those that every command has."""
+        self.format_commands(ctx, formatter)
+        formatter.write(
+            "\nOptions: -V/--version, -h/--help, --completion bash|zsh|fish.\n"
+            "Every command: --json, -q, -v, -s PATH=VALUE, --show-settings.\n"
+        )
+
+
+def _rows(functions: Mapping[str, Callable[..., Any]]) -> list[tuple[str, str]]:
+    return [(name, described(one).summary) for name, one in functions.items()]
+
+
+def _say_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"isthmus {__version__}")
+        ctx.exit()
+
+
+def _say_completion(ctx: click.Context, parameter: click.Parameter, shell: str | None) -> None:
+    if shell is not None:
+        from click.shell_completion import get_completion_class
+
+        completer = get_completion_class(shell)
+        assert completer is not None
+        click.echo(completer(app, {}, "isthmus", _COMPLETE).source())
+        ctx.exit()
+
+
+_HELP: Any = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_research = _Commands(
+    "research",
+    {name: getattr(api, name, None) for name in _RESEARCH},
+    help="Benchmarks and diagnostics of models.",
+    no_args_is_help=True,
+    context_settings=_HELP,
+)
+app = _Isthmus(
+    "isthmus",
+    {name: _function(name) for names in _PANELS.values() for name in names},
+    help="Train a retriever on your own documents, search with it, and measure what it gained.",
+    no_args_is_help=True,
+    context_settings=_HELP,
+    subcommand_metavar="COMMAND [ARGS]",
+    options_metavar="",
+    params=[
+        click.Option(
+            ["-V", "--version"], is_flag=True, is_eager=True, expose_value=False,
+            callback=_say_version, help="Print the version.",
+        ),
+        click.Option(
+            ["--completion"], type=click.Choice(["bash", "zsh", "fish"]), is_eager=True,
+            expose_value=False, callback=_say_completion, help="Print a completion script.",
+        ),
+    ],
 )  # fmt: skip
+app.add_command(_research)
+
+
+@app.command("help", hidden=True)
+@click.argument("words", nargs=-1)
+@click.pass_context
+def _help(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Print the help of a command."""
+    app.main([*words, "--help"], prog_name="isthmus")
+
+
+def _run(name: str, function: Callable[..., Any], typed: dict[str, Any]) -> None:
+    """Calls the function of a command, and prints what it returned."""
+    from isthmus import progress
+    from isthmus.cli import output
+
+    progress.set_voice(typed["quiet"], typed["verbose"])
+    try:
+        if (prefix := typed.get("show_settings")) is not None:
+            from isthmus.cli.show_settings import shown_settings
+
+            found, seconds = shown_settings(name, lambda: call(function, typed), prefix), 0.0
+        else:
+            found, seconds = call(function, typed)
+        code = output.show(name, found, typed, seconds)
+    finally:
+        progress.console.quiet = False
+    click.get_current_context().exit(code)
 
 
 def main() -> None:
@@ -106,51 +178,63 @@ def main() -> None:
     try:
         _refuse_other_encodings(sys.argv)
         with _terminated_like_interrupted(received):
-            _app_for(sys.argv[1:])()
-    except SystemExit as end:
-        if end.code == _INTERRUPTED:
-            _say_stopped(received)
-        if not end.code:
+            if (not_moved := _not_moved(sys.argv[1:])) is not None:
+                not_moved()
+            code = app.main(prog_name="isthmus", complete_var=_COMPLETE, standalone_mode=False)
+        if not code:
             _leave_process_group()
-        raise
-    except KeyboardInterrupt:  # before a command runs
+        sys.exit(code or 0)
+    except (KeyboardInterrupt, click.Abort):
         _say_stopped(received)
     except Exception as error:
         if received:  # a library turned the KeyboardInterrupt into another error
             _say_stopped(received)
-        from isthmus.errors import InputError, IsthmusError, visible
+        _say_error(error)
 
-        if isinstance(error, OSError) and error.filename is not None:
-            # A file error that no reader handles: no permission, a name too long, a device.
-            error = InputError(
-                f"{error.strerror or type(error).__name__}: {error.filename!r}",
-                "check the path and its permissions",
-            )
-        if not isinstance(error, IsthmusError):
-            raise
-        from isthmus import progress
 
-        if progress.tracebacks:
-            traceback.print_tb(error.__traceback__)
-        sys.stderr.write(visible(f"error: {error}\n"))
+def _not_moved(arguments: list[str]) -> Any:
+    """The application of a command that is not made from `isthmus.api` yet."""
+    name = next(iter(arguments), "-")
+    if name.startswith("-") or name in (*app.list_commands(None), "help"):  # type: ignore[arg-type]
+        return None
+    from isthmus.cli.old import app as old
+
+    return old
+
+
+def _say_error(error: Exception) -> NoReturn:
+    """Prints an error of the input and exits with 2; raises any other."""
+    from isthmus.errors import InputError, IsthmusError
+
+    if isinstance(error, click.UsageError):
+        error = _usage(error)
+    elif isinstance(error, OSError) and error.filename is not None:
+        # A file error that no reader handles: no permission, a name too long, a device.
+        error = InputError(
+            f"{error.strerror or type(error).__name__}: {error.filename!r}",
+            "check the path and its permissions",
+        )
+    if not isinstance(error, IsthmusError):
+        raise error
+    from isthmus import progress
+    from isthmus.cli.output import show_error
+
+    if progress.tracebacks:
+        traceback.print_tb(error.__traceback__)
+    show_error(error, as_json="--json" in sys.argv)
+    sys.exit(2)
+
+
+def _usage(error: click.UsageError) -> Exception:
+    """What was typed wrongly, with the command's help as the next step."""
+    from isthmus.errors import InputError
+
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
         sys.exit(2)
-
-
-def _app_for(arguments: list[str]) -> typer.Typer:
-    """The application, with the called command alone where the first argument is one.
-
-    To describe all commands takes typer as long as BM25 takes to search.
-    """
-    called = [one for one in app.registered_commands if arguments and arguments[0] == _name(one)]
-    if not called:
-        return app
-    alone = copy.copy(app)
-    alone.registered_commands, alone.registered_groups = called, []
-    return alone
-
-
-def _name(described: CommandInfo) -> str | None:
-    return described.name or (described.callback and described.callback.__name__)
+    path = "isthmus" if error.ctx is None else error.ctx.command_path
+    what = error.format_message().rstrip(".")
+    return InputError(what[:1].lower() + what[1:], f"{path} --help shows how it is called")
 
 
 def _refuse_other_encodings(arguments: list[str]) -> None:
@@ -172,12 +256,9 @@ def _leave_process_group() -> None:
 
 
 def _say_stopped(received: list[int]) -> NoReturn:
-    verb = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-    then = "starts anew"
-    if verb in _RECORDING:
-        then = "goes on from the last step that it recorded, or else from the start"
-    reason = "stopped by SIGTERM" if received else "interrupted"
-    sys.stderr.write(f"\n{reason}: the same command again {then}\n")
+    name = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    then = ": run the same command again to resume" if name in _RESUMING else ""
+    sys.stderr.write(f"\n{'stopped by SIGTERM' if received else 'interrupted'}{then}\n")
     sys.exit(_TERMINATED if received else _INTERRUPTED)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import isthmus
-from isthmus.cli.options import Json, Model, Reranker, settings_option, show
+from isthmus.cli.options import Json, Reranker, settings_option, show
 
 
 def explain(
@@ -16,12 +16,8 @@ def explain(
     ],
     query: Annotated[str, typer.Argument(help="What was looked for.")],
     document: Annotated[str, typer.Argument(help="The id of the document, found or not.")],
-    hybrid: Annotated[
-        list[str] | None,
-        typer.Option("--with", help="Another index that was fused in, as in `search`. Repeatable."),
-    ] = None,
+    use: Annotated[str | None, typer.Option(help="The one retriever that answers.")] = None,
     rerank: Reranker = None,
-    model: Model = None,
     as_json: Json = False,
     settings: Annotated[list[str] | None, settings_option("explain", "by=passage")] = None,
 ) -> None:
@@ -32,9 +28,7 @@ def explain(
     document in passages, the passage that counts.
 
     Examples: isthmus explain idx "what is a bottleneck" doc42; isthmus explain idx "a query" doc42
-    --with indexes/bm25 --rerank runs/reranker
+    --use bm25 --rerank runs/reranker
     """
-    found = isthmus.explain(
-        index, query, document, hybrid=hybrid or (), rerank=rerank, model=model, settings=settings
-    )
+    found = isthmus.explain(index, query, document, use=use, rerank=rerank, settings=settings)
     show(found, as_json)

@@ -33,4 +33,4 @@ def listing(
 
     length = 2 if " ".join(names[:2]) in VERBS else 1
     for one in settings_of(" ".join(names[:length]), ".".join(names[length:]).strip(".")):
-        typer.echo(f"{one.path} = {one.default}\n    {one.values}: {one.meaning}")
+        typer.echo(f"{one.path} = {one.value}\n    {one.values}: {one.meaning}")

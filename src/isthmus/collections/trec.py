@@ -119,8 +119,8 @@ def holds_run(path: str | Path, run: Run) -> bool:
         if all(stream.read(len(line)) == line for line in expected) and not stream.read(1):
             return True
     raise OutputError(
-        f"--run {str(file)!r} already holds another run",
-        "choose another --run, or remove the file to search again",
+        f"--output {str(file)!r} already holds another run",
+        "choose another --output, or remove the file to search again",
     )
 
 

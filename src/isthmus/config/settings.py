@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
@@ -30,6 +31,28 @@ if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 else:
     ModelMetaclass = type(BaseModel)  # the same, and no private module
+
+
+_only_resolved = False
+
+
+class ResolvedSettings(Exception):  # noqa: N818 (what was asked for, and no error)
+    """The settings of a call, and what each of their sources says, later ones over earlier."""
+
+    def __init__(self, settings: Settings, layers: dict[str, dict[str, Any]]) -> None:
+        super().__init__()
+        self.settings, self.layers = settings, layers
+
+
+@contextmanager
+def only_resolved() -> Iterator[None]:
+    """Within the block, the first settings of a call are raised as `ResolvedSettings`."""
+    global _only_resolved
+    _only_resolved = True
+    try:
+        yield
+    finally:
+        _only_resolved = False
 
 
 class _Explaining(ModelMetaclass):
@@ -105,7 +128,17 @@ class Settings(BaseModel, metaclass=_Explaining):
             )
         where = f"isthmus {cls.verb}" if recipe is None else f"recipe {recipe}"
         try:
-            return cls.parse(resolve(cls.verb, recipe, flags, overrides), where)
+            found = cls.parse(resolve(cls.verb, recipe, flags, overrides), where)
+            if _only_resolved:
+                raise ResolvedSettings(
+                    found,
+                    {
+                        f"recipe {recipe}": resolve(cls.verb, recipe) if recipe else {},
+                        "command line": resolve(cls.verb, None, flags),
+                        "--set": resolve(cls.verb, None, None, overrides),
+                    },
+                )
+            return found
         except SettingsError as error:
             over = resolve(cls.verb, None, None, overrides)
             for name in (name for name, value in (flags or {}).items() if value is not None):

@@ -15,16 +15,13 @@ import numpy as np
 
 from isthmus.errors import InputError, OutputError, needing
 from isthmus.indexes.contents import Contents
-from isthmus.records import Document, Ranking
+from isthmus.records import Document
 
 TOKEN = "ISTHMUS_ENGINE_TOKEN"  # noqa: S105 # where it is found, not what it is
 """The environment variable whose value opens a guarded Milvus."""
 _ENCODERS = "encoders"  # among the collection's properties: their fingerprints, by field
 _LONGEST = 65_535  # bytes of a string
-_DEEPEST = 16_384  # results of a search
-_SPARE = 16
 _ROWS_AT_ONCE = 512
-_QUERIES_AT_ONCE = 64
 
 
 class Milvus:
@@ -86,7 +83,7 @@ class Milvus:
 
         Titles and texts, which are only shown, are cut where Milvus takes no more (65,535 bytes).
         """
-        columns = {field: field_rows(field, rows) for field, rows in vectors.items()}
+        columns = {field: _field_rows(field, rows) for field, rows in vectors.items()}
         rows = [
             {
                 "id": document.id,
@@ -99,62 +96,6 @@ class Milvus:
         with self._talking():
             for first in range(0, len(rows), _ROWS_AT_ONCE):
                 self.client.upsert(self.name, rows[first : first + _ROWS_AT_ONCE])
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Removes the documents of these ids, as far as they are there."""
-        with self._talking():
-            self._loaded.delete(self.name, ids=list(ids))
-
-    def encoders(self) -> Mapping[str, str]:
-        """The fingerprint of the encoder of each field, from the collection's properties."""
-        with self._talking():
-            kept = self.client.describe_collection(self.name).get("properties", {})
-        found = json.loads(kept.get(_ENCODERS, "null"))
-        if not isinstance(found, dict):
-            raise InputError(
-                f"the collection {self.name!r} at {self.place} was not written by isthmus",
-                "check the place and the name (--set name=…)",
-            )
-        return {str(field): str(fingerprint) for field, fingerprint in found.items()}
-
-    def search(
-        self, field: str, vectors: Any, depth: int, query_ids: Sequence[str]
-    ) -> list[Ranking]:
-        """The `depth` documents of highest inner product per query, equal ones by document id."""
-        found: list[Ranking] = []
-        asked = list(field_rows(field, vectors, beyond=1))
-        for first in range(0, len(asked), _QUERIES_AT_ONCE):
-            part = slice(first, first + _QUERIES_AT_ONCE)
-            found += self._search(field, asked[part], depth, query_ids[part])
-        return found
-
-    def _search(
-        self, field: str, asked: Sequence[Any], depth: int, query_ids: Sequence[str]
-    ) -> list[Ranking]:
-        # Which of several equal scores it leaves out is chance, so more are fetched until the
-        # last score lies below the one at the cut.
-        limit = min(depth + _SPARE, _DEEPEST)
-        while True:
-            with self._talking():
-                answers = self._loaded.search(
-                    self.name,
-                    data=list(asked),
-                    anns_field=field,
-                    limit=limit,
-                    output_fields=["id"],
-                    search_params={"metric_type": "IP"},
-                )
-            cut_in_a_tie = any(
-                len(hits) == limit and hits[-1]["distance"] == hits[depth - 1]["distance"]
-                for hits in answers
-            )
-            if limit == _DEEPEST or not cut_in_a_tie:
-                break
-            limit = min(4 * limit, _DEEPEST)
-        return [
-            Ranking.sorted(query_id, {hit["id"]: hit["distance"] for hit in hits}, depth)
-            for query_id, hits in zip(query_ids, answers, strict=True)
-        ]
 
     @cached_property
     def client(self) -> Any:
@@ -188,13 +129,13 @@ class Milvus:
             ) from None
 
 
-def field_rows(field: str, vectors: Any, beyond: int = 0) -> Iterator[Any]:
+def _field_rows(field: str, vectors: Any) -> Iterator[Any]:
     """The rows of a matrix as Milvus takes them for a field."""
     if field == "dense":
         return iter(vectors)
     # Milvus takes no empty vector: it gets a term beyond the vocabulary, which meets no other. And
     # no whole numbers.
-    nothing = {vectors.shape[1] + beyond: 1.0}
+    nothing = {vectors.shape[1]: 1.0}
     return (weights or nothing for weights in _term_weights(vectors))
 
 

@@ -46,7 +46,7 @@ def read_manifest(folder: Path, kind: Kind | None = None) -> Manifest:
     if manifest.segments is not None:
         raise MismatchError(
             f"the index {str(folder)!r} was added to and consists of segments",
-            f"isthmus merge {folder}; or open it with open_searcher, which reads both",
+            f"isthmus sync {folder} DOCUMENTS --compact; or open it with open_searcher",
         )
     return manifest
 

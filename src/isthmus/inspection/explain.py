@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from isthmus.config import Overrides
-from isthmus.config.settings import check_arguments, several
+from isthmus.config.settings import check_arguments
 from isthmus.evaluation.tables import Cell, Shown, Table
 from isthmus.indexes.long_documents import LongDocuments
 from isthmus.records import Document, Passage, Query, Ranking
@@ -139,9 +139,8 @@ def explain(
     query: str,
     document: str,
     *,
-    hybrid: Iterable[str | Path] | str | Path = (),
+    use: str | None = None,
     rerank: str | None = None,
-    model: str | None = None,
     settings: SearchSettings | Overrides = None,
 ) -> Explanation:
     """Why the document of this id has its score for a query, and at which rank it is.
@@ -154,20 +153,15 @@ def explain(
         index: Index folder, or a retriever that is open.
         query: Text of the query.
         document: Id of the document, whether the query finds it or not.
-        hybrid: Further index folders, whose answers are fused in.
+        use: Name of the one retriever that answers; all of them, fused, if None.
         rerank: Cross-encoder that re-ranks what the index finds.
-        model: Encoder of the index, if it was moved.
         settings: Settings of search.
 
     """
     check_arguments("explain", {"query": query, "document": document})
     if not isinstance(index, str | PathLike):
         return explained(index, query, document)
-    flags = {
-        "hybrid": several(hybrid) or None,
-        "model": model,
-        "rerank.model": rerank,
-    }
+    flags = {"use": use, "rerank.model": rerank}
     return explained(open_retriever(index, SearchSettings.given(settings, flags)), query, document)
 
 

@@ -153,5 +153,5 @@ def _part(type_: str, name: str) -> Entry:
     lines = [f"{type_} {name}: {summary}"]
     for one in settings_in(settings) if settings is not None else ():
         about = ": ".join(filter(None, (one.values, one.meaning)))
-        lines += [f"  {one.path} = {one.default}", f"      {about}"]
+        lines += [f"  {one.path} = {one.value}", f"      {about}"]
     return Entry(type_, name, summary, text="\n".join(lines))

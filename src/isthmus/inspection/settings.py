@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
-from pydantic import BaseModel
-
-from isthmus.config import Settings, allowed_values, inner_model
+from isthmus.config import Settings
+from isthmus.config.setting_list import Setting as Setting
+from isthmus.config.setting_list import settings_in as settings_in
 from isthmus.errors import SettingsError, choices
 
 # By name, not by import: only the chosen verb is loaded.
@@ -20,13 +16,10 @@ VERBS = {
     "index": "isthmus.retrieval.verbs.index:IndexSettings",
     "add": "isthmus.retrieval.verbs.update:AddSettings",
     "delete": "isthmus.retrieval.verbs.update:DeleteSettings",
-    "encode": "isthmus.retrieval.verbs.encode:EncodeSettings",
     "sync": "isthmus.retrieval.verbs.sync:SyncSettings",
-    "merge": "isthmus.retrieval.verbs.update:MergeSettings",
     "search": "isthmus.retrieval.verbs.search:SearchSettings",
     "serve": "isthmus.serving.settings:ServeSettings",
     "tune": "isthmus.retrieval.verbs.tune:TuneSettings",
-    "sparsify": "isthmus.retrieval.verbs.sparsify:SparsifySettings",
     "evaluate": "isthmus.workflows.evaluate:EvaluateSettings",
     "export": "isthmus.retrieval.verbs.export:ExportSettings",
     "inspect": "isthmus.inspection.inspect:InspectSettings",
@@ -38,16 +31,6 @@ VERBS = {
     "adapt": "isthmus.workflows.adapt_settings:AdaptSettings",
     "quickstart": "isthmus.workflows.quickstart:QuickstartSettings",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting, as `--set PATH=VALUE` and recipes take it."""
-
-    path: str
-    default: str
-    values: str
-    meaning: str
 
 
 def settings_of(verb: str, under: str = "") -> list[Setting]:
@@ -83,31 +66,3 @@ def load_class(named: str) -> type[Settings]:
     module, _, name = named.partition(":")
     found: type[Settings] = getattr(importlib.import_module(module), name)
     return found
-
-
-def settings_in(
-    model: type[BaseModel], under: str = "", given: BaseModel | None = None
-) -> Iterator[Setting]:
-    """The settings of a class, with the defaults of `given` where there is such an instance."""
-    for name, field in model.model_fields.items():
-        path = f"{under}{name}"
-        if given is not None:
-            default = getattr(given, name)
-        else:
-            default = ... if field.is_required() else field.get_default(call_default_factory=True)
-        inner = inner_model(field)
-        meaning = field.description or ((inner.__doc__ or "").partition("\n")[0] if inner else "")
-        yield Setting(path, _written(default), allowed_values(field), meaning)
-        if inner is not None:
-            yield from settings_in(
-                inner, f"{path}.", default if isinstance(default, BaseModel) else None
-            )
-
-
-def _written(default: Any) -> str:
-    """A default as one would write it after `--set PATH=`."""
-    if default is ...:
-        return "required"
-    if isinstance(default, BaseModel):
-        return "as below"
-    return default if isinstance(default, str) else json.dumps(default, ensure_ascii=False)

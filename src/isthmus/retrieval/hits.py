@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from isthmus.errors import visible
+from isthmus.errors import IsthmusError, visible
 from isthmus.records import Passage
 
 _NOTHING = "no document holds a term of the query"
@@ -16,9 +17,10 @@ _NOTHING = "no document holds a term of the query"
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One document found: score, id, title, and the part of its text nearest to the query.
+    """One document found: score, id, title, its text, and the part of that nearest to the query.
 
-    Of a document that was indexed in passages, also the best of these, with its heading and place.
+    Of a document that was indexed in passages, the text is that of the best one, and `passage` says
+    which that is.
     """
 
     score: float
@@ -26,45 +28,63 @@ class Hit:
     title: str
     snippet: str
     passage: Passage | None = None
+    text: str = ""
 
     @property
     def name(self) -> str:
-        """Title, id and the passage's place, one below the other; once where they are the same."""
-        return "\n".join(dict.fromkeys(filter(None, (self.title, self.id, self.place))))
+        """Title and id, one below the other; once where they are the same."""
+        return "\n".join(dict.fromkeys(filter(None, (self.title, self.id))))
 
-    @property
-    def place(self) -> str:
-        """Heading, number and characters of the passage; empty for a whole document."""
-        one = self.passage
-        if one is None:
-            return ""
-        heading = f"§ {one.heading}\n" if one.heading else ""
-        return f"{heading}passage {one.number}, characters {one.start:,}–{one.end:,}"
+    def to_dict(self) -> dict[str, Any]:
+        """The hit in plain values, with the place of its passage."""
+        found = asdict(self)
+        if (one := self.passage) is not None:
+            place = {"number": one.number, "heading": one.heading}
+            found["passage"] = place | {"start": one.start, "end": one.end}
+        return found
 
 
 class Hits(list[Hit]):
     """The hits of one query, best first: a list that shows itself as a table.
 
-    `notice` says why there are none; it is empty where there are some.
+    `notice` says why there are none, and is empty where there are some; `error` is what was wrong
+    with the query, where several are answered.
     """
 
-    def __init__(self, query: str, found: Iterable[Hit] = (), notice: str = _NOTHING) -> None:
+    def __init__(
+        self,
+        query: str,
+        found: Iterable[Hit] = (),
+        notice: str = _NOTHING,
+        error: IsthmusError | None = None,
+    ) -> None:
         super().__init__(found)
         self.query = query
-        self.notice = "" if self else notice
+        self.error = error
+        self.notice = "" if self or error else notice
+
+    def to_dict(self) -> dict[str, Any]:
+        """The query and its hits in plain values."""
+        readable = self.query.encode(errors="backslashreplace").decode()  # of bytes not UTF-8
+        found = [{"rank": rank, **hit.to_dict()} for rank, hit in enumerate(self, start=1)]
+        about = {"notice": self.notice, "error": self.error and self.error.to_dict()}
+        return {"query": readable, "hits": found, **{k: v for k, v in about.items() if v}}
 
     def __rich__(self) -> TerminalTable | Text:
         if not self:
             return Text(visible(f"“{self.query}”: no results: {self.notice}"))
         # As Text: brackets in documents are not markup.
-        table = TerminalTable(title=Text(visible(f"“{self.query}”")), title_justify="left")
-        table.add_column("rank", justify="right", no_wrap=True)
-        table.add_column("score", justify="right", no_wrap=True)
-        table.add_column("document", overflow="fold")
-        table.add_column("text", overflow="fold")  # Chinese has no spaces to wrap at
+        table = TerminalTable(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for column in ("rank", "score"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("document", no_wrap=True, overflow="ellipsis", ratio=1)
         for rank, hit in enumerate(self, start=1):
-            texts = map(Text, map(visible, (hit.name, hit.snippet)))
-            table.add_row(str(rank), f"{hit.score:.3f}", *texts)
+            about = Text(visible(" · ".join(dict.fromkeys(filter(None, (hit.title, hit.id))))))
+            about.stylize("bold")
+            if hit.passage is not None:
+                about.append(visible(f" § {hit.passage.heading or hit.passage.number}"), "dim")
+            about.append("\n" + visible(hit.snippet).replace("\n", " "), "not bold")
+            table.add_row(str(rank), f"{hit.score:.3f}", about)
         return table
 
     def __repr__(self) -> str:

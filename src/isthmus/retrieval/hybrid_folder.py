@@ -1,8 +1,4 @@
-"""Which indexes answer together and how: given with a search, or kept in a folder.
-
-`tune` writes such a folder with weights for indexes that lie elsewhere, `index --with` one that
-holds the indexes themselves, which change together (living_hybrid.py).
-"""
+"""Which indexes in one folder answer together, and how; they change together (living_hybrid.py)."""
 
 from __future__ import annotations
 
@@ -10,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from isthmus.config import Settings
 from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.integrity import damaged
-from isthmus.indexes.manifest import HYBRID, STATE, stated_manifest
-from isthmus.progress import notice
+from isthmus.indexes.manifest import HYBRID, MANIFEST, STATE, stated_manifest
 from isthmus.retrieval.hybrid import CascadeSearcher, HybridSearcher
 from isthmus.retrieval.reranker import RerankSettings
 from isthmus.retrieval.searcher import Encoder, Searcher, Unit, open_searcher
@@ -47,52 +42,37 @@ class Combination(FusionSettings):
         return kind(searchers, self.fusion, self.weights, self.candidates)
 
 
-def _findable(index: str) -> str:
-    """A path in full, as `tune` writes it: such an index is read, never changed.
-
-    Any other is the name of an index inside the hybrid's own folder.
-    """
-    if "\0" in index or not Path(index).is_absolute():
-        plain(index)
-    return index
-
-
 class Member(Settings):
-    """An index of a hybrid, and the encoder it had when the weights were tuned."""
+    """An index of a hybrid by its name in the folder, and the encoder that filled it."""
 
-    index: Annotated[str, AfterValidator(_findable)]
+    index: Annotated[str, AfterValidator(plain)]
     encoder: str | None
 
 
 class Hybrid(Settings):
-    """The contents of hybrid.json: indexes, and how their answers become one.
-
-    A state is the folder, inside the hybrid's, of indexes that change together.
-    """
+    """The contents of hybrid.json: indexes, how they are fused, and the folder they are in."""
 
     members: Annotated[list[Member], Field(min_length=1)]
     combination: Combination
-    state: Annotated[str, Field(pattern=f"^{STATE}$")] | None = None
+    state: Annotated[str, Field(pattern=f"^{STATE}$")]
 
     def folders(self, place: Path) -> list[Path]:
-        """Where its indexes lie, if the hybrid lies at `place`."""
-        return [Path(place, self.state or "", member.index) for member in self.members]
+        """The folders of its indexes, if the hybrid is at `place`."""
+        return [Path(place, self.state, member.index) for member in self.members]
 
-    @model_validator(mode="after")
-    def _holds_its_own(self) -> Hybrid:
-        if self.state and any(Path(member.index).is_absolute() for member in self.members):
-            raise ValueError("indexes that change together lie inside the folder")
-        return self
+
+def index_folder(folder: str | Path) -> Path:
+    """The folder itself, or the index in it where it is the output of `adapt`."""
+    inside = Path(folder, "index")
+    for place in (Path(folder), inside):
+        if (place / MANIFEST).is_file() or (place / HYBRID).is_file():
+            return place
+    return Path(folder)
 
 
 def is_hybrid(folder: str | Path) -> bool:
-    """Whether a folder is what `isthmus tune` or `isthmus index --with` wrote."""
-    return (Path(folder) / HYBRID).is_file()
-
-
-def is_living(folder: str | Path) -> bool:
     """Whether a folder holds several indexes that change together."""
-    return is_hybrid(folder) and read_hybrid(Path(folder)).state is not None
+    return (Path(folder) / HYBRID).is_file()
 
 
 def read_hybrid(folder: Path) -> Hybrid:
@@ -110,17 +90,18 @@ def open_hybrid(
     changed: Mapping[str, Any] | None = None,
     by: Unit = "document",
     encoders: dict[str, Encoder] | None = None,
+    model: str | None = None,
 ) -> HybridSearcher:
     """The hybrid in a folder; an index that has another encoder since is refused.
 
-    `hybrid.json` may come from another machine: a notice names the indexes outside the folder that
-    are read. `changed` is what differs from its combination. A writer may replace the indexes while
-    they are opened; then they are opened again. `encoders` are as in `open_searcher`.
+    `changed` is what differs from its combination. A writer may replace the indexes while
+    they are opened; then they are opened again. `encoders` are as in `open_searcher`, and `model`
+    is where the encoder is now, if it was moved.
     """
     while True:
         hybrid = read_hybrid(Path(folder))
         try:
-            return _open_hybrid(Path(folder), hybrid, hnsw, changed or {}, by, encoders)
+            return _open_hybrid(Path(folder), hybrid, hnsw, changed or {}, by, encoders, model)
         except (InputError, OSError):
             if read_hybrid(Path(folder)).state == hybrid.state:
                 raise
@@ -133,12 +114,10 @@ def _open_hybrid(
     changed: Mapping[str, Any],
     by: Unit,
     encoders: dict[str, Encoder] | None,
+    model: str | None,
 ) -> HybridSearcher:
     file = folder / HYBRID
-    if outside := [each.index for each in hybrid.members if Path(each.index).is_absolute()]:
-        notice(f"{folder}: reading its indexes {', '.join(outside)}")
-    folders = hybrid.folders(folder)
-    searchers = open_together(folders, hnsw=hnsw, by=by, encoders=encoders)
+    searchers = open_together(hybrid.folders(folder), model, hnsw, by, encoders)
     for member, searcher in zip(hybrid.members, searchers, strict=True):
         if (found := searcher.index.manifest.encoder_fingerprint) != member.encoder:
             raise MismatchError(
@@ -156,7 +135,7 @@ def open_together(
     by: Unit = "document",
     encoders: dict[str, Encoder] | None = None,
 ) -> list[Searcher]:
-    """A searcher per index, the first one with the encoder at `model`; all of one corpus.
+    """A searcher per index of one corpus, each with the encoder at `model` where that is given.
 
     `hnsw` is for the dense ones, one at least; the others are searched exactly. `encoders` are as
     in `open_searcher`.
@@ -166,7 +145,7 @@ def open_together(
     first, *others = folders
     searchers = [open_searcher(first, model, graphs[0], by, encoders)]
     for folder, chosen in zip(others, graphs[1:], strict=True):
-        searchers.append(open_searcher(folder, None, chosen, by, encoders))
+        searchers.append(open_searcher(folder, model, chosen, by, encoders))
         if not searchers[0].has_same_documents(searchers[-1]):
             raise MismatchError(
                 f"{str(first)!r} and {str(folder)!r} hold different documents",
@@ -182,12 +161,15 @@ def open_together(
 
 
 class RetrieverSettings(Combination):
-    """The first index's encoder and search, further indexes, their fusion, and a re-ranker."""
+    """Which retrievers answer, with which encoder, how they are fused, and a re-ranker."""
 
-    hybrid: list[str] = Field([], description="further indexes, whose answers are fused in")
+    use: str | None = Field(
+        None, description="name of the one retriever that answers; null: all of them, fused"
+    )
     model: str | None = Field(
         None,
-        description="the encoder of the first index, if it moved or is not on this disk yet",
+        description="path of the encoder, if it is not where the index was built, or to allow one "
+        "that this machine has not used before",
     )
     hnsw: bool = Field(
         False,

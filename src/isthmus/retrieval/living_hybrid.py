@@ -50,36 +50,33 @@ from isthmus.retrieval.hybrid_folder import (
     Combination,
     Hybrid,
     Member,
-    is_living,
+    is_hybrid,
     read_hybrid,
 )
 
-Builder = Callable[[str, Path, bool], Any]
+Builder = Callable[[Any, Path, bool], Any]
 """Builds an index of a model in a folder, in place of another index where that is allowed."""
 _JOB = "job.json"  # in a state that is not committed yet
 
 
-def by_name(named: Sequence[str]) -> dict[str, str]:
-    """The models by the names of their folders in a hybrid."""
-    found: dict[str, str] = {}
-    every = [part for one in named for part in ([one] if Path(one).exists() else one.split(","))]
-    for model in dict.fromkeys(filter(None, map(str.strip, every))):
-        last = re.sub(r"[^\w.-]", "-", Path(model.removeprefix(PACKAGE)).name).strip(".")
+def by_name(models: Sequence[Any]) -> dict[str, Any]:
+    """The models, or encoders that are loaded, by the names of their folders in a hybrid."""
+    found: dict[str, Any] = {}
+    for model in dict.fromkeys(models):
+        text = str(getattr(model, "name", model))
+        last = re.sub(r"[^\w.-]", "-", Path(text.removeprefix(PACKAGE)).name).strip(".")
         name = last = last or "model"
         while name in found:
             name = f"{last}-{len(found) + 1}"
-        found[name] = model
-    if len(found) < 2:
-        raise SettingsError(
-            f"--with {', '.join(named)!r} names no two retrievers",
-            "name another, as in --with bm25,MODEL, or give the only one as --model",
-        )
+        found[name] = str(model) if isinstance(model, str | Path) else model
+    if not found:
+        raise SettingsError("no model is given to index with", "give bm25 or a model")
     return found
 
 
 def build_hybrid(
     folder: Path,
-    models: Mapping[str, str],
+    models: Mapping[str, Any],
     build: Builder,
     request: Mapping[str, Any],
     overwrite: bool,
@@ -110,10 +107,10 @@ def build_hybrid(
         remove_leftovers(folder)
 
 
-def _is_same(folder: Path, models: Mapping[str, str], build: Builder, overwrite: bool) -> bool:
+def _is_same(folder: Path, models: Mapping[str, Any], build: Builder, overwrite: bool) -> bool:
     """Whether these very indexes are there; others are refused, unless they may be overwritten."""
     try:
-        if not is_living(folder):
+        if not is_hybrid(folder):
             return False
         hybrid = read_hybrid(folder)
         if [member.index for member in hybrid.members] != list(models):
@@ -137,7 +134,7 @@ def _free(folder: Path, overwrite: bool) -> AbstractContextManager[object]:
     raise not_an_index(folder)
 
 
-def _workplace(folder: Path, models: Mapping[str, str]) -> Path:
+def _workplace(folder: Path, models: Mapping[str, Any]) -> Path:
     """Where a hybrid is built, with nothing in it but what earlier work on its indexes left."""
     place = where_it_leads(folder)
     place = place.with_name(f".{place.name}.hybrid")
@@ -187,7 +184,6 @@ class Change:
 
     def __init__(self, folder: Path, job: str) -> None:
         hybrid = read_hybrid(folder)
-        assert hybrid.state is not None
         _remove_others(folder, {hybrid.state, following(hybrid.state)})
         self._folder, self._hybrid = folder, hybrid
         self._next = hybrid.model_copy(update={"state": following(hybrid.state)})

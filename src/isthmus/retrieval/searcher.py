@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from isthmus.indexes.index import Index
     from isthmus.indexes.manifest import EncoderOrigin, Manifest
 
+_AT_MOST = 2
+_recent: dict[str, Encoder] = {}  # that searchers of this process loaded, so that none loads twice
+
 Unit = Literal["document", "passage"]
 """What is ranked: documents, or the passages of an index that has these."""
 
@@ -133,14 +136,25 @@ class Searcher:
 
     def whole(self, document_id: str) -> Document | None:
         """The document of this id, one indexed in passages put together from these, or None."""
-        if isinstance(self.index, LongDocuments):
-            return self.index.whole(document_id)
-        row = self.index.store.row(document_id)
-        return None if row is None else self.index.store.document(row)
+        return whole_document(self.index, document_id)
 
     def query_vectors(self, texts: Sequence[str]) -> Any:
         """The queries as the index takes them: texts for BM25, vectors otherwise."""
         return texts if self.encoder is None else self.encoder.encode_queries(texts)
+
+
+def whole_document(index: Index, document_id: str) -> Document | None:
+    """The document of this id in an index, put together where it is of passages, or None."""
+    if isinstance(index, LongDocuments):
+        return index.whole(document_id)
+    row = index.store.row(document_id)
+    return None if row is None else index.store.document(row)
+
+
+def open_documents(folder: Path) -> Index:
+    """An index whose documents can be asked for, without its encoder."""
+    index = open_index(folder)
+    return index if index.manifest.passages is None else LongDocuments(index)
 
 
 def open_searcher(
@@ -155,7 +169,8 @@ def open_searcher(
     In an index of passages, documents are found by their best passage, or `by` passage each by
     itself.
     By `hnsw`, a dense index is searched through the graph that must lie beside it.
-    `encoders` holds those that are loaded already, and takes in one that is loaded here.
+    `encoders` holds those that are loaded already, and takes in one that is loaded here; without
+    it, the last two of this process.
     """
     folder = Path(folder)
     index = open_index(folder, hnsw)
@@ -164,15 +179,17 @@ def open_searcher(
     long = index.manifest.passages is not None and by == "document"
     if (origin := index.manifest.encoder) is None:
         return Searcher(None, LongDocuments(index) if long else index)
-    loaded = {} if encoders is None else encoders
-    key = f"{origin.fingerprint} {origin.backend}"
+    loaded = _recent if encoders is None else encoders
+    name = encoder_name(folder, origin, model)
+    key = f"{origin.fingerprint} {origin.backend} {name}"
     if key not in loaded:
-        loaded[key] = _query_encoder(folder, origin, model)
+        loaded[key] = _query_encoder(folder, origin, name)
+    while len(_recent) > _AT_MOST:
+        _recent.pop(next(iter(_recent)))
     return Searcher(loaded[key], LongDocuments(index) if long else index)
 
 
-def _query_encoder(folder: Path, origin: EncoderOrigin, model: str | None) -> Encoder:
-    name = encoder_name(folder, origin, model)
+def _query_encoder(folder: Path, origin: EncoderOrigin, name: str) -> Encoder:
     notice(f"{folder}: loading its encoder {name}")
     from isthmus.encoders import load_query_encoder  # brings torch, which BM25 does without
 
@@ -209,12 +226,12 @@ def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) 
     if Path(name).is_absolute():  # paths are recorded in full, hub names are not paths
         raise InputError(
             f"the encoder of the index {str(folder)!r} is no longer at {name!r}",
-            "give its new path: --model FOLDER",
+            "give its new path: -s model=FOLDER",
         )
     raise InputError(
         f"the index {str(folder)!r} names the encoder {name!r}, which is not on this disk",
         "if you trust it, have it fetched: "
-        + shlex.join(("isthmus", "search", str(folder), "QUERY", "--model", name)),
+        + shlex.join(("isthmus", "search", str(folder), "QUERY", "-s", f"model={name}")),
     )
 
 
@@ -276,5 +293,5 @@ def check_encoder(manifest: Manifest, encoder: Encoder | None, where: str) -> No
         what = f"the index was filled by the encoder {origin.name!r}, this is {encoder.name!r}"
     raise MismatchError(
         f"{where}: {what}" + (f" (fingerprint {found}, not {expected})" if origin else ""),
-        "give the encoder of the index with --model, or build the index again with this one",
+        "give the encoder of the index with -s model=MODEL, or build the index again with this one",
     )

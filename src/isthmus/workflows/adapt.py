@@ -221,7 +221,7 @@ def _index(settings: AdaptSettings, output: Path) -> dict[str, Path]:
     if settings.bm25 is not None:
         chosen = chosen.model_copy(update={"bm25": settings.bm25})
     model = str(output / MODEL)
-    folder = index(settings.documents, output / INDEX, hybrid=[BM25, model], settings=chosen)
+    folder = index(settings.documents, output / INDEX, [BM25, model], settings=chosen)
     return dict(zip((BM25, MODEL), read_hybrid(folder).folders(folder), strict=True))
 
 

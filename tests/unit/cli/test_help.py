@@ -10,7 +10,7 @@ from typer.main import get_group
 from typer.testing import CliRunner
 
 import isthmus
-from isthmus.cli import app
+from isthmus.cli.old import app
 
 VERBS = list(get_group(app).commands)
 ALL = [*VERBS, "benchmark report"]

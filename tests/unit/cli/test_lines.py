@@ -20,7 +20,7 @@ LINES = b"  a fox \n\nthe\nin \xff\nzebra\n"
 
 def built(folder: Path) -> Path:
     texts = {"1": "the quick fox", "2": "a dog"}
-    return isthmus.index(str(write_corpus(folder / "docs.jsonl", texts)), folder / "index")
+    return isthmus.index(write_corpus(folder / "docs.jsonl", texts), folder / "index").folder
 
 
 def test_lines_of_a_pipe_are_answered_and_bad_ones_explained(
@@ -70,7 +70,7 @@ def test_a_terminal_gets_a_prompt_until_ctrl_d(
             return True
 
     monkeypatch.setattr(sys, "stdin", Terminal("dog\nfox\n"))
-    app(["search", str(index), "--depth", "1"], standalone_mode=False)
+    app(["search", str(index), "--top-k", "1"], standalone_mode=False)
     found = capsys.readouterr()
     assert found.out.count("query> ") == 3
     assert "“dog”" in found.out
@@ -84,18 +84,19 @@ def test_json_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert found["query"] == "fox"
     (hit,) = found["hits"]
     assert hit.pop("score") > 0
-    assert hit == {"rank": 1, "id": "1", "title": "", "snippet": "the quick fox"}
+    text = "the quick fox"
+    assert hit == {
+        "rank": 1, "id": "1", "title": "", "text": text, "snippet": text, "passage": None,
+    }  # fmt: skip
     corpus, other = str(index.parent / "docs.jsonl"), str(index.parent / "other")
-    app(["index", "--corpus", corpus, "--output", other, "--quiet"], standalone_mode=False)
+    app(["index", corpus, "--output", other, "--quiet"], standalone_mode=False)
     assert not progress.console.quiet  # for the next command
     shown = capsys.readouterr()
     assert shown.out.startswith("index: ")
     assert not shown.err
 
 
-def test_the_place_of_a_passage_is_words_and_numbers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hit_in_a_passage_says_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
     text = f"# Harbour\n\n{'Ships come in. ' * 8}\n\n## Hours\n\nThe lighthouse is off at six.\n"
@@ -103,7 +104,7 @@ def test_the_place_of_a_passage_is_words_and_numbers(
     isthmus.index(str(notes), tmp_path / "index", settings={"passages.length": 16})
     app(["search", str(tmp_path / "index"), "lighthouse", "--json"], standalone_mode=False)
     (hit,) = json.loads(capsys.readouterr().out)["hits"]
-    assert hit["heading"].endswith("Hours")
-    assert "lighthouse" in text[hit["start"] : hit["end"]]
-    place = f"passage {hit['passage']}, characters {hit['start']}–{hit['end']}"
-    assert hit["place"].endswith(place)
+    place = hit["passage"]
+    assert place["heading"].endswith("Hours")
+    assert "lighthouse" in text[place["start"] : place["end"]]
+    assert "lighthouse" in hit["text"]

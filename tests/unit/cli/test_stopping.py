@@ -17,7 +17,6 @@ from isthmus import cli
 from isthmus.indexes import documents as documents_module
 
 FORK = multiprocessing.get_context("fork")
-RECORDING = "goes on from the last step that it recorded, or else from the start"
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> object:
@@ -49,11 +48,11 @@ def test_a_build_that_is_stopped(
         plain(self, documents)
 
     before = signal.getsignal(signal.SIGTERM)
-    command = ("index", "--corpus", corpus, "--output", tmp_path / "index")
+    command = ("index", corpus, "--output", tmp_path / "index")
     with monkeypatch.context() as patch:
         patch.setattr(documents_module.DocumentWriter, "add", stop)
         assert run(patch, *command) == status
-    assert f"{reason}: the same command again {RECORDING}\n" in capsys.readouterr().err
+    assert f"{reason}: run the same command again to resume\n" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before
     assert os.listdir(tmp_path) == ["corpus.jsonl"], "neither lock nor workplace are left"
     monkeypatch.setattr(sys, "argv", ["isthmus", *map(str, command)])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import isthmus
+from isthmus.api import search
 from isthmus.collections import open_judged, open_queries, read_run
 from isthmus.errors import InputError, SettingsError
 from isthmus.records import Query
@@ -63,8 +64,8 @@ def test_what_is_refused(folder: Path) -> None:
         open_queries(folder / "quries.jsonl")
     with pytest.raises(SettingsError, match="no collection format named 'irsd'"):
         open_queries("irsd:beir/scifact")
-    with pytest.raises(SettingsError, match="no effect on one query"):
-        isthmus.search("index", "wings", split="test")
+    with pytest.raises(InputError, match="one query is given"):
+        search("index", "wings", split="test")
 
 
 def test_what_is_indexed_can_be_searched_and_measured_by_its_name(
@@ -73,7 +74,7 @@ def test_what_is_indexed_can_be_searched_and_measured_by_its_name(
     index = tmp_path / "index"
     isthmus.index(str(folder), index)
     run = tmp_path / "train.trec"
-    isthmus.search(index, queries=str(folder), split="train", run=run)
+    search(index, queries=str(folder), split="train", output=run)
     assert set(read_run(run).rankings) == {"q2", "q3"}
     report = isthmus.evaluate(str(folder), run, split="train", measures="RR@10")
     assert report.queries == 2

@@ -34,7 +34,7 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         lines = ({"_id": name, "text": text} for name, (_, text) in sections.items())
         corpus.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         named = None if language in SCRIPTS else language
-        found[language] = isthmus.index(str(corpus), scratch / language, language=named)
+        found[language] = isthmus.index(str(corpus), scratch / language, language=named).folder
     return found
 
 
@@ -42,7 +42,7 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_headings_find_their_sections(language: str, indexed: dict[str, Path]) -> None:
     assert stated_manifest(indexed[language]).bm25 == Bm25Settings().resolved(language)
     first = {
-        name: [hit.id for hit in isthmus.search(indexed[language], heading, depth=1)]
+        name: [hit.id for hit in isthmus.open_index(indexed[language]).search(heading, k=1)]
         for name, (heading, _) in TEXTS[language].items()
     }
     right = sum(found == [name] for name, found in first.items())
@@ -105,9 +105,9 @@ def test_a_script_without_spaces_is_found_among_english_texts(tmp_path: Path) ->
     lines = [{"_id": "zh", "text": text}, {"_id": "en", "text": "Printers are set up here. " * 400}]
     corpus = tmp_path / "mixed.jsonl"
     corpus.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    folder = isthmus.index(str(corpus), tmp_path / "index")
-    assert [hit.id for hit in isthmus.search(folder, section)] == ["zh"]
-    assert [hit.id for hit in isthmus.search(folder, "a printer")] == ["en"]
+    folder = isthmus.index(str(corpus), tmp_path / "index").folder
+    assert [hit.id for hit in isthmus.open_index(folder).search(section)] == ["zh"]
+    assert [hit.id for hit in isthmus.open_index(folder).search("a printer")] == ["en"]
 
 
 def test_an_unknown_language_is_refused() -> None:

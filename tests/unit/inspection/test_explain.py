@@ -11,7 +11,7 @@ from tests.factories import write_corpus
 from typer.testing import CliRunner
 
 import isthmus
-from isthmus.cli import app
+from isthmus.cli.old import app
 from isthmus.errors import InputError
 from isthmus.inspection.explain import Explanation
 from isthmus.records import Document, Query
@@ -34,7 +34,7 @@ def indexes(small: Path) -> Path:
     isthmus.index(corpus, folder / "grown")
     texts = {"d1": "river river boat", "d30": "a trip to the bank"}
     more = write_corpus(folder / "more.jsonl", texts)
-    isthmus.add(folder / "grown", corpus=str(more))
+    isthmus.open_index(folder / "grown").add(more)
     isthmus.index(corpus, folder / "dense-index", str(folder / "cls"))
     isthmus.index(corpus, folder / "sparse-index", str(folder / "sparse"))
     return folder
@@ -240,8 +240,9 @@ def test_an_index_without_texts(small: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_and_what_is_shown(indexes: Path) -> None:
-    words = ["explain", str(indexes / "bm25-index"), QUERY, "d1", "--with"]
-    ended = CliRunner().invoke(app, [*words, str(indexes / "dense-index"), "--json", "--quiet"])
+    both = isthmus.index(indexes / "corpus.jsonl", indexes / "both", ["bm25", str(indexes / "cls")])
+    words = ["explain", str(both.folder), QUERY, "d1"]
+    ended = CliRunner().invoke(app, [*words, "--json", "--quiet"])
     assert ended.exit_code == 0, ended.output
     found = json.loads(ended.stdout)
     assert set(found) == {

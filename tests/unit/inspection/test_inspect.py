@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from typer.testing import CliRunner
 
 import isthmus
-from isthmus.cli import app
+from isthmus.cli.old import app
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection import inspect as module
 from isthmus.inspection.inspect import NamedTokens

@@ -15,7 +15,7 @@ from transformers import BertModel
 from typer.testing import CliRunner
 
 import isthmus
-from isthmus.cli import app
+from isthmus.cli.old import app
 from isthmus.errors import SettingsError
 from isthmus.inspection import probe as module
 from isthmus.nn.sizes import new_backbone

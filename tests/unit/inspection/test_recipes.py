@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 import isthmus
-from isthmus.cli import app
+from isthmus.cli.old import app
 from isthmus.config import Recipe, find_recipe, shipped_recipes
 from isthmus.errors import InputError, SettingsError
 

@@ -61,7 +61,8 @@ class WordEncoder:
 
 @pytest.fixture(autouse=True)
 def encoders_on_this_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names of the encoders here are as good as folders."""
+    """The names of the encoders here are as good as folders, and none is loaded yet."""
+    monkeypatch.setattr("isthmus.retrieval.searcher._recent", {})
     monkeypatch.setattr(
         "isthmus.retrieval.searcher.on_this_disk",
         lambda name: name if name in ("model", "words", "terms") else on_this_disk(name),

@@ -11,6 +11,7 @@ from isthmus.errors import InputError
 from isthmus.records import Query, Ranking
 from isthmus.retrieval.hybrid import CascadeSearcher, HybridSearcher
 from isthmus.retrieval.searcher import Searcher
+from isthmus.retrieval.verbs.index import index
 from isthmus.retrieval.verbs.search import SearchSettings, search
 
 QUERIES = [Query("q1", "river bank"), Query("q2", "snow on the river"), Query("q3", "loan")]
@@ -61,8 +62,10 @@ def test_query_that_the_first_cannot_read(bm25: Searcher, dense: Searcher) -> No
     assert found.document_ids == dense.search([query])[0].document_ids
 
 
-def test_settings_reach_the_pipeline(bm25: Searcher, dense: Searcher, tmp_path: Path) -> None:
-    settings = SearchSettings(hybrid=[str(tmp_path / "dense")], pipeline=True)
-    hits = search(tmp_path / "bm25", "river bank", settings=settings)
+def test_settings_reach_the_pipeline(
+    corpus: str, bm25: Searcher, tmp_path: Path, encoder: object
+) -> None:
+    both = index(corpus, tmp_path / "both", ["bm25", "model"])
+    hits = search(both, "river bank", settings=SearchSettings(pipeline=True))
     assert {hit.id for hit in hits} == set(bm25.search(QUERIES[:1])[0].document_ids)
     assert len(hits) < 5  # which the other index would have found

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import isthmus
+from isthmus.api import export
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
-from isthmus.errors import OutputError, SettingsError
+from isthmus.errors import InputError, OutputError, SettingsError
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -35,42 +36,42 @@ def test_documents_and_queries_of_a_dense_encoder(scene: Path) -> None:
     model, docs, exact = str(scene / "dense"), str(scene / "docs.jsonl"), {"exact": True}
     encoder = isthmus.load_encoder(model, exact=True)
     settings = {**exact, "block_size": 2}
-    matrix = np.load(isthmus.encode(docs, scene / "v.npy", model, settings=settings))
+    matrix = np.load(export(docs, scene / "v.npy", model=model, settings=settings))
     np.testing.assert_allclose(matrix, encoder.encode_documents(DOCUMENTS), atol=1e-6)
     ids = [json.loads(line) for line in (scene / "v.ids.jsonl").read_text().splitlines()]
     assert ids == [document.id for document in DOCUMENTS]
-    table = pq.read_table(isthmus.encode(docs, scene / "v.parquet", model, settings=settings))
+    table = pq.read_table(export(docs, scene / "v.parquet", model=model, settings=settings))
     np.testing.assert_array_equal(np.stack(table["vector"].to_numpy()), matrix)
     assert table["id"].to_pylist() == ids
     given = str(scene / "queries.tsv")
-    found = np.load(isthmus.encode(given, scene / "q.npy", model, queries=True, settings=exact))
+    found = np.load(export(given, scene / "q.npy", model=model, as_="queries", settings=exact))
     np.testing.assert_allclose(found, encoder.encode_queries(["lazy dog", "fox"]), atol=1e-6)
 
 
 def test_terms_of_a_sparse_encoder(scene: Path) -> None:
     model, docs = str(scene / "sparse"), str(scene / "docs.jsonl")
-    table = pq.read_table(isthmus.encode(docs, scene / "v.parquet", model))
+    table = pq.read_table(export(docs, scene / "v.parquet", model=model))
     encoder = isthmus.load_encoder(model)
     assert isinstance(encoder, SparseEncoder)
     expected = encoder.terms(encoder.encode_documents(DOCUMENTS)[0])
     assert table["terms"][0].as_py() == [token for token, _ in expected]
     with pytest.raises(SettingsError, match="is sparse"):
-        isthmus.encode(docs, scene / "v.npy", model)
+        export(docs, scene / "v.npy", model=model)
 
 
 def test_a_form_that_is_none_and_a_file_that_is_there_are_refused(scene: Path) -> None:
     with pytest.raises(SettingsError, match="in which format"):
-        isthmus.encode("docs", scene / "v.csv", "model")
+        export("docs", scene / "v.csv", model="model")
     (scene / "v.npy").write_text("mine")
     with pytest.raises(OutputError, match="exists already"):
-        isthmus.encode("docs", scene / "v.npy", "model")
+        export("docs", scene / "v.npy", model="model")
     assert (scene / "v.npy").read_text() == "mine"
 
 
 def test_how_a_model_encodes_is_a_setting_as_for_an_index(scene: Path) -> None:
     model, docs = str(scene / "dense"), str(scene / "docs.jsonl")
     settings = {"exact": True, "pooling": "mean", "document_prompt": "dog "}
-    found = np.load(isthmus.encode(docs, scene / "v.npy", model, settings=settings))
+    found = np.load(export(docs, scene / "v.npy", model=model, settings=settings))
     chosen = {"pooling": "mean", "document_prompt": "dog "}
     encoder = isthmus.load_encoder(model, chosen, exact=True)
     np.testing.assert_allclose(found, encoder.encode_documents(DOCUMENTS), atol=1e-6)
@@ -80,3 +81,18 @@ def test_how_a_model_encodes_is_a_setting_as_for_an_index(scene: Path) -> None:
     for folder in ("first", "second"):
         isthmus.index(docs, scene / folder, encoder)
         assert cut.texts == 5, "each index counts its own texts"
+
+
+def test_the_vectors_of_an_index_are_written_as_they_are_stored(scene: Path) -> None:
+    model, docs = str(scene / "dense"), str(scene / "docs.jsonl")
+    index = isthmus.index(docs, scene / "index", ["bm25", model])
+    written = np.load(index.export(scene / "v.npy"))
+    encoder = isthmus.load_encoder(model)
+    np.testing.assert_allclose(written, encoder.encode_documents(DOCUMENTS), atol=1e-2)
+    ids = [json.loads(line) for line in (scene / "v.ids.jsonl").read_text().splitlines()]
+    assert ids == [document.id for document in DOCUMENTS]
+    words = isthmus.index(docs, scene / "words")
+    with pytest.raises(InputError, match="holds no vectors"):
+        words.export(scene / "w.npy")
+    with pytest.raises(SettingsError, match="is no index"):
+        export(docs, scene / "w.npy")

@@ -13,7 +13,7 @@ from isthmus.indexes.dense.hnsw import HnswSettings, has_hnsw, read_about
 from isthmus.retrieval.hnsw import add_hnsw, check_hnsw
 from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.retrieval.verbs.search import SearchSettings, search
-from isthmus.retrieval.verbs.update import MergeSettings, add, merge
+from isthmus.retrieval.verbs.update import add, merge
 
 pytest.importorskip("faiss", reason="the extra [ann] is not installed")
 NEAR = SearchSettings(hnsw=True)
@@ -55,14 +55,14 @@ def test_queries_are_titles_and_first_sentences(
 def test_other_indexes_are_refused_before_anything_is_encoded(
     corpus: str, tmp_path: Path, sparse_encoder: Any
 ) -> None:
-    for model, kind in (("model", "inverted"), (None, "bm25")):
+    for model, kind in (("model", "inverted"), ("bm25", "bm25")):
         with pytest.raises(SettingsError, match=f"hnsw is for dense indexes, not for {kind}"):
             index(corpus, tmp_path / "index", model, settings=BUILT)
     assert sparse_encoder.encoded == 0
     assert not (tmp_path / "index").exists()
     with pytest.raises(SettingsError, match="not for an index that a cluster builds") as caught:
         check_hnsw(True, "dense", sharded=True)
-    assert "isthmus merge INDEX --set hnsw=true" in caught.value.fix
+    assert "isthmus sync INDEX DOCUMENTS --compact --set hnsw=true" in caught.value.fix
 
 
 def test_an_index_that_grew_gets_it_again(
@@ -75,33 +75,28 @@ def test_an_index_that_grew_gets_it_again(
     assert search(folder, "glacier melting", settings=NEAR) == search(folder, "glacier melting")
     with pytest.raises(MismatchError, match="in one segment") as refused:
         add_hnsw(folder, None, HnswSettings())
-    assert f"isthmus merge {folder} --set hnsw=true" in refused.value.fix
+    assert f"isthmus sync {folder} DOCUMENTS --compact --set hnsw=true" in refused.value.fix
     merge(folder)
     with pytest.raises(InputError, match="has no hnsw graph"):
         search(folder, "glacier", settings=NEAR)
     encoder.encoded = 0
     capsys.readouterr()
-    chosen = MergeSettings(hnsw=True)
-    assert merge(folder, settings=chosen).documents == 6
+    assert merge(folder, hnsw=True).documents == 6
     assert "hnsw: finds 100.0% of the 6 nearest" in " ".join(capsys.readouterr().err.split())
     assert search(folder, "glacier", settings=NEAR) == search(folder, "glacier")
     assert encoder.encoded == 0
     about = read_about(folder)
     add(folder, str(more))
-    merge(folder, settings=chosen)
+    merge(folder, hnsw=True)
     assert has_hnsw(folder)
     assert read_about(folder) != about, "made of what is there now"
 
 
 def test_it_is_for_the_dense_indexes_of_a_hybrid(corpus: str, tmp_path: Path, encoder: Any) -> None:
-    dense = index(corpus, tmp_path / "dense", "model", settings=BUILT)
-    bm25, other = (index(corpus, tmp_path / name) for name in ("bm25", "other"))
-    together = SearchSettings(hybrid=[str(bm25)], hnsw=True)
-    exact = SearchSettings(hybrid=[str(bm25)])
-    assert search(dense, "river bank", settings=together) == search(
-        dense, "river bank", settings=exact
-    )
-    assert search(bm25, "snow", settings=SearchSettings(hybrid=[str(dense)], hnsw=True))
+    both = index(corpus, tmp_path / "both", ["model", "bm25"], settings=BUILT)
+    near = search(both, "river bank", settings=SearchSettings(hnsw=True))
+    assert near == search(both, "river bank")
+    bm25 = index(corpus, tmp_path / "bm25")
     with pytest.raises(SettingsError, match="hnsw is for a dense index"):
-        search(bm25, "snow", settings=SearchSettings(hybrid=[str(other)], hnsw=True))
+        search(bm25, "snow", settings=SearchSettings(hnsw=True))
     assert encoder.encoded == 5

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from isthmus.config.output import only_writer, read_snapshot, write_snapshot
-from isthmus.encoders.dense import DenseEncoder
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.verification import read_manifest
 from isthmus.inspection.doctor import doctor
@@ -135,7 +133,7 @@ def test_what_isthmus_made_is_overwritten_even_where_it_is_damaged(
 ) -> None:
     folder = tmp_path / "index"
     both, other = ["bm25", "model"], {"bm25.k1": 2.0}
-    index(corpus, folder, hybrid=both)
+    index(corpus, folder, both)
     with pytest.raises(OutputError, match="indexes of several retrievers") as caught:
         index(corpus, folder)
     assert "--overwrite" in caught.value.fix
@@ -150,17 +148,17 @@ def test_what_isthmus_made_is_overwritten_even_where_it_is_damaged(
     with pytest.raises(OutputError, match="a damaged index") as caught:
         index(corpus, folder)
     assert "--overwrite" in caught.value.fix
-    index(corpus, folder, hybrid=both, overwrite=True)
+    index(corpus, folder, both, overwrite=True)
     for damaged in ("hybrid.json", "000001/bm25/manifest.json"):
         (folder / damaged).write_text("{", encoding="utf-8")
         (wrong,) = (one for one in doctor([folder]) if not one.ok)
         assert "--overwrite" in wrong.fix
-        index(corpus, folder, hybrid=both, overwrite=True, settings=other)
+        index(corpus, folder, both, overwrite=True, settings=other)
         assert len(search(folder, "river")) == 5
     (folder / "000001" / "bm25" / "mine.txt").write_text("mine", encoding="utf-8")
-    for hybrid in ([], both):
+    for models in ("bm25", both):
         with pytest.raises(OutputError, match=r"more than an index: 000001/bm25/mine\.txt"):
-            index(corpus, folder, hybrid=hybrid, overwrite=True)
+            index(corpus, folder, models, overwrite=True)
 
 
 def test_hidden_files_and_outputs_of_other_verbs_are_not_overwritten(
@@ -175,12 +173,6 @@ def test_hidden_files_and_outputs_of_other_verbs_are_not_overwritten(
     write_snapshot(run, "finetune", {}, {})
     with pytest.raises(OutputError, match="not an index"):
         index(corpus, run, overwrite=True)
-
-
-def test_an_encoder_without_a_name_is_none_of_several(corpus: str, tmp_path: Path) -> None:
-    loaded = cast(DenseEncoder, object())
-    with pytest.raises(InputError, match="has no name"):
-        index(corpus, tmp_path / "both", loaded, hybrid=["bm25"])
 
 
 def test_a_language_is_named_kept_and_refused_without_bm25(
@@ -204,6 +196,6 @@ def test_a_language_is_named_kept_and_refused_without_bm25(
     assert [hit.id for hit in search(german, "haus")] == ["d1"]
     index(str(corpus), german)  # the index knows it
     assert language(german) == "german"
-    for hybrid in ((), ("other",)):
+    for models in ("model", ["model", "other"]):
         with pytest.raises(SettingsError, match="--language de is of BM25"):
-            index(str(corpus), tmp_path / "dense", "model", hybrid=hybrid, language="de")
+            index(str(corpus), tmp_path / "dense", models, language="de")

@@ -16,7 +16,7 @@ from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query, Ranking
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.retrieval.verbs.search import SearchSettings, search
+from isthmus.retrieval.verbs.search import search, search_file
 from isthmus.text.new_tokenizer import new_tokenizer
 
 
@@ -57,13 +57,10 @@ def test_settings_reach_the_index(corpus: str, tmp_path: Path, sparse_encoder: A
 
 
 def test_run_file_fused_with_bm25(corpus: str, tmp_path: Path, sparse_encoder: Any) -> None:
-    index(corpus, tmp_path / "sparse", "model")
-    index(corpus, tmp_path / "bm25")
+    index(corpus, tmp_path / "both", ["model", "bm25"])
     (tmp_path / "queries.tsv").write_text("q1\triver bank\nq2\tsnow\n")
-    settings = SearchSettings(hybrid=[str(tmp_path / "bm25")])
-    run = tmp_path / "out.trec"
-    search(tmp_path / "sparse", queries=tmp_path / "queries.tsv", run=run, settings=settings)
-    found = read_run(run)
+    search_file(tmp_path / "both", tmp_path / "queries.tsv", tmp_path / "out.trec")
+    found = read_run(tmp_path / "out.trec")
     assert found.rankings["q1"].document_ids[0] == "d0"
     assert found.rankings["q2"].document_ids == ("d4",)
 

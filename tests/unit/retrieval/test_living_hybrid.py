@@ -16,7 +16,7 @@ from isthmus.retrieval.verbs.index import index
 def test_an_interrupted_change_goes_on_where_it_stopped(
     corpus: str, encoder: object, tmp_path: Path
 ) -> None:
-    folder = index(corpus, tmp_path / "index", hybrid=["bm25", "model"])
+    folder = index(corpus, tmp_path / "index", ["bm25", "model"])
     changed: list[str] = []
 
     def change(place: Path) -> tuple[int, ...]:

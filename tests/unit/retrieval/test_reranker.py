@@ -17,7 +17,7 @@ from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.retrieval.verbs.search import SearchSettings, search
+from isthmus.retrieval.verbs.search import SearchSettings, search, search_file
 
 
 @dataclass
@@ -133,10 +133,8 @@ def test_the_verb(dense: Path, corpus: str, scorer: LengthScorer, tmp_path: Path
     queries = tmp_path / "queries.jsonl"
     lines = [f'{{"_id": "{query.id}", "text": "{query.text}"}}' for query in QUERIES]
     queries.write_text("\n".join(lines))
-    bm25 = index(corpus, tmp_path / "bm25")
-    fused = settings.model_copy(update={"hybrid": [str(bm25)]})
-    run = search(dense, queries=queries, run=tmp_path / "out.trec", settings=fused)
-    assert isinstance(run, Path)
+    both = index(corpus, tmp_path / "both", ["bm25", "model"])
+    run = search_file(both, queries, tmp_path / "out.trec", settings=settings)
     rankings = read_run(run).rankings
     assert [len(rankings[query.id]) for query in QUERIES] == [5] * len(QUERIES)
     assert len(scorer.read) == 2 + 2 * len(QUERIES)

@@ -21,7 +21,7 @@ from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.snippets import snippets
 from isthmus.retrieval.verbs.index import index
-from isthmus.retrieval.verbs.search import SearchSettings, search
+from isthmus.retrieval.verbs.search import SearchSettings, search, search_file
 from isthmus.retrieval.verbs.update import open_writer
 
 
@@ -47,7 +47,7 @@ def test_mismatch_is_refused_when_built(bm25: Searcher, dense: Searcher, encoder
         Searcher(other, dense.index)  # type: ignore[arg-type]
     assert "the index was filled by the encoder 'model', this is 'others'" in caught.value.what
     assert "(fingerprint words-2, not words-1)" in caught.value.what
-    assert "--model" in caught.value.fix
+    assert "-s model=" in caught.value.fix
     with pytest.raises(MismatchError, match="and there is none here"):
         Searcher(None, dense.index)
     with pytest.raises(MismatchError, match="filled by no encoder"):
@@ -60,7 +60,7 @@ def test_moved_encoder_is_asked_for(corpus: str, tmp_path: Path, encoder: object
     (tmp_path / "model").rename(tmp_path / "moved")
     with pytest.raises(InputError, match="no longer at") as caught:
         open_searcher(folder)
-    assert "--model" in caught.value.fix
+    assert "-s model=" in caught.value.fix
     open_searcher(folder, model=str(tmp_path / "moved"))
 
 
@@ -85,7 +85,7 @@ def test_an_encoder_that_is_not_on_this_disk_is_not_fetched(
         with pytest.raises(InputError, match="which is not on this disk") as caught:
             load(received)
         assert repr(name) in caught.value.what
-        assert f"--model {shlex.quote(name)}" in caught.value.fix
+        assert f"-s {shlex.quote(f'model={name}')}" in caught.value.fix
         assert encoder.name == "none", "nothing was loaded"
     open_searcher(received, model=name)
     assert encoder.name == name
@@ -149,7 +149,7 @@ def test_query_without_tokens(bm25: Searcher, text: str) -> None:
 
 
 def test_verb_for_one_query(bm25: Searcher, tmp_path: Path) -> None:
-    hits = search(tmp_path / "bm25", "the river", settings=SearchSettings(depth=1))
+    hits = search(tmp_path / "bm25", "the river", settings=SearchSettings(k=1))
     assert [(hit.id, hit.title, hit.snippet) for hit in hits] == [("d0", "Title0", "river bank")]
     assert hits[0].score > 0
     assert search(tmp_path / "bm25", "zebra") == []
@@ -160,12 +160,8 @@ def test_verb_for_a_file_of_queries(
 ) -> None:
     queries = tmp_path / "queries.tsv"
     queries.write_text("q1\triver\nq2\tthe of\nq3\tsnow\n")
-    path = search(
-        tmp_path / "bm25",
-        queries=queries,
-        run=tmp_path / "out.trec",
-        settings=SearchSettings(tag="mine"),
-    )
+    settings = SearchSettings(tag="mine")
+    path = search_file(tmp_path / "bm25", queries, tmp_path / "out.trec", settings=settings)
     told = " ".join(capsys.readouterr().err.split())
     assert "1 of 3 queries have no words to search for" in told
     assert "first 'q2': 'the of'" in told
@@ -181,12 +177,12 @@ def test_a_run_file_of_another_search_stays(
     index, run, queries = tmp_path / "bm25", tmp_path / "out.trec", tmp_path / "queries.tsv"
     queries.write_text("q1\triver\nq2\tsnow\n")
     run.write_text("")  # as mktemp makes it: nothing to lose
-    search(index, queries=queries, run=run)
+    search_file(index, queries, run)
     first = run.read_text()
     assert len(first.splitlines()) == 3
     capsys.readouterr()
     before = run.stat()
-    assert search(index, queries=queries, run=run) == run
+    assert search_file(index, queries, run) == run
     assert "already holds this run; nothing to do" in capsys.readouterr().err
     assert run.stat() == before
     rows = first.splitlines(keepends=True)
@@ -198,8 +194,8 @@ def test_a_run_file_of_another_search_stays(
     ):
         run.write_text(other)
         with pytest.raises(OutputError, match="already holds another run") as caught:
-            search(index, queries=queries, run=run)
-        assert "--run" in caught.value.what
+            search_file(index, queries, run)
+        assert "--output" in caught.value.what
         assert run.read_text() == other
 
 
@@ -295,8 +291,8 @@ def test_bm25_search_starts_without_torch(tmp_path: Path) -> None:
     corpus.write_text(json.dumps({"_id": "d0", "text": text}), encoding="utf-8")
     index(str(corpus), tmp_path / "bm25", settings={"passages.length": 16})
     code = (
-        "import sys; from isthmus import search; "
-        f"print(search({str(tmp_path / 'bm25')!r}, 'river')[0].id); "
+        "import sys; from isthmus import open_index; "
+        f"print(open_index({str(tmp_path / 'bm25')!r}).search('river')[0].id); "
         "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules), 'heavy imports'"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -10,7 +10,7 @@ import pytest
 
 from isthmus.collections import Problems
 from isthmus.config.sealed_json import sealed
-from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
+from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.evaluation import per_query
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.hybrid import HybridSearcher
@@ -113,84 +113,68 @@ def test_what_cannot_be_tuned(systems: list[Recorded]) -> None:
 
 
 @pytest.fixture
-def files(corpus: str, tmp_path: Path, encoder: object) -> dict[str, Path]:
-    found = {"bm25": index(corpus, tmp_path / "bm25")}
-    found["dense"] = index(corpus, tmp_path / "dense", "model")
-    found["queries"] = tmp_path / "queries.tsv"
-    found["queries"].write_text("q1\triver bank\nq2\tsnow\nq3\tboat\nunjudged\triver\n")
-    found["qrels"] = tmp_path / "qrels.tsv"
-    found["qrels"].write_text("q1 0 d1 1\nq2 0 d4 1\nq3 0 d2 1\n")
-    return found
+def collection(corpus: str, tmp_path: Path) -> Path:
+    folder = tmp_path / "judged"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(Path(corpus).read_text())
+    asked = {"q1": "river bank", "q2": "snow", "q3": "boat", "unjudged": "river"}
+    lines = (json.dumps({"_id": name, "text": text}) for name, text in asked.items())
+    (folder / "queries.jsonl").write_text("\n".join(lines))
+    write_judged(folder, {"q1": "d1", "q2": "d4", "q3": "d2"})
+    return folder
 
 
-def run_tune(files: dict[str, Path], output: Path, *names: str, **settings: object) -> object:
-    folders = [files[name] for name in names or ("dense", "bm25")]
-    return tune(
-        folders, files["queries"], files["qrels"], output, settings=TuneSettings(**settings)
-    )
+def write_judged(folder: Path, judged: dict[str, str]) -> None:
+    lines = [f"{query}\t{document}\t1" for query, document in judged.items()]
+    head = "query-id\tcorpus-id\tscore"
+    (folder / "qrels" / "dev.tsv").write_text("\n".join([head, *lines]))
+
+
+@pytest.fixture
+def both(collection: Path, tmp_path: Path, encoder: object) -> Path:
+    return index(str(collection), tmp_path / "both", ["model", "bm25"])
 
 
 @pytest.mark.parametrize("pipeline", [False, True])
-def test_verb_writes_what_search_takes(
-    files: dict[str, Path], tmp_path: Path, pipeline: bool
+def test_searches_use_the_weights_that_were_found(
+    both: Path, collection: Path, pipeline: bool
 ) -> None:
-    tuning = run_tune(files, tmp_path / "hybrid", pipeline=pipeline, candidates=4)
-    written = {file.name for file in (tmp_path / "hybrid").iterdir()}
-    expected = {"hybrid.json", "isthmus.json", "table.md", "weights.tsv"}
-    assert written == expected
-    assert len((tmp_path / "hybrid" / "weights.tsv").read_text().splitlines()) == 22
-    settings = SearchSettings(
-        hybrid=[str(files["bm25"])],
-        weights=list(tuning.found.weights),  # type: ignore[attr-defined]
-        pipeline=pipeline,
-        candidates=4,
-    )
-    for text in ("river bank", "interest"):
-        assert search(tmp_path / "hybrid", text) == search(files["dense"], text, settings=settings)
-    assert "all alike" in (tmp_path / "hybrid" / "table.md").read_text()
+    how = {"pipeline": pipeline, "candidates": 4}
+    before = {text: search(both, text) for text in ("river bank", "interest")}
+    tuning = tune(both, str(collection), settings=TuneSettings(**how))
+    assert list(tuning.weights) == ["model", "bm25"]
+    for text in before:
+        settings = SearchSettings(weights=list(tuning.found.weights), **how)
+        assert search(both, text) == search(both, text, settings=settings)
+    assert "all alike" in tuning.table.markdown()
 
 
-def test_a_tuned_hybrid_is_no_index_to_overwrite(
-    corpus: str, files: dict[str, Path], tmp_path: Path
-) -> None:
-    run_tune(files, tmp_path / "hybrid", steps=2)
-    with pytest.raises(OutputError, match="already holds something that is not an index"):
-        index(corpus, tmp_path / "hybrid", overwrite=True)
-
-
-def test_another_encoder_since_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
-    run_tune(files, tmp_path / "hybrid")
-    file = tmp_path / "hybrid" / "hybrid.json"
+def test_another_encoder_since_is_refused(both: Path, collection: Path) -> None:
+    tune(both, str(collection))
+    file = both / "hybrid.json"
     values = json.loads(file.read_text())
     assert values["members"][1]["encoder"] is None
     values["members"][0]["encoder"] = "words-0"
     file.write_text(json.dumps(sealed(values)))
     with pytest.raises(MismatchError, match="filled by another encoder since the weights"):
-        search(tmp_path / "hybrid", "river")
+        search(both, "river")
     file.write_text("{")
     with pytest.raises(InputError, match=r"hybrid\.json. is damaged"):
-        search(tmp_path / "hybrid", "river")
+        search(both, "river")
 
 
-def test_indexes_of_other_documents_are_refused(
-    files: dict[str, Path], tmp_path: Path, encoder: object
-) -> None:
-    (tmp_path / "more.jsonl").write_text('{"_id": "z", "text": "zebra"}\n')
-    files["more"] = index(str(tmp_path / "more.jsonl"), tmp_path / "more")
-    with pytest.raises(MismatchError, match="hold different documents"):
-        run_tune(files, tmp_path / "hybrid", "dense", "more")
-    assert not (tmp_path / "hybrid").exists()
+def test_an_index_of_one_retriever_has_no_weights(collection: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="has one retriever"):
+        tune(index(str(collection), tmp_path / "bm25"), str(collection))
 
 
 def test_judgements_of_another_corpus_are_refused_and_missing_documents_told(
-    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    both: Path, collection: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    judged = files["qrels"].read_text()
-    files["qrels"].write_text("q1 0 x1 1\nq2 0 x2 1\nq2 0 d4 0\n")
+    write_judged(collection, {"q1": "x1", "q2": "x2"})
     with pytest.raises(MismatchError, match="not one of the 2 relevant documents") as caught:
-        run_tune(files, tmp_path / "hybrid")
+        tune(both, str(collection))
     assert "'d0', not 'x1'" in caught.value.what
-    assert not (tmp_path / "hybrid").exists()
-    files["qrels"].write_text(f"{judged}q3 0 x3 1\n")
-    run_tune(files, tmp_path / "hybrid", steps=2)
-    assert "1 of 4 relevant documents are not in the index" in capsys.readouterr().err
+    write_judged(collection, {"q1": "d1", "q2": "d4", "q3": "x3"})
+    tune(both, str(collection), settings=TuneSettings(steps=2))
+    assert "1 of 3 relevant documents are not in the index" in capsys.readouterr().err

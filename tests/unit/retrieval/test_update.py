@@ -55,9 +55,8 @@ def test_what_is_added_is_found(folder: Path, more: str) -> None:
     ]
 
 
-def test_what_is_deleted_is_not_found(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "ids").write_text("d0\n\n  d4\n", encoding="utf-8")
-    update = delete(folder, ["d2"], tmp_path / "ids")
+def test_what_is_deleted_is_not_found(folder: Path) -> None:
+    update = delete(folder, ["d0", "d2", "d4"])
     assert (update.deleted, update.documents) == (3, 2)
     assert found(folder, "river") == []
     with pytest.raises(InputError, match="no document 'd0'"):

@@ -36,7 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_encoder(place / "encoder", texts, 150, document_max_length=64, pooling="mean")
     both = ["bm25", str(place / "encoder")]
     exact = {"encoding.backend": "torch-float32"}  # how bf16 rounds depends on the padding
-    isthmus.index(str(place / "corpus.jsonl"), place / "both", hybrid=both, settings=exact)
+    isthmus.index(str(place / "corpus.jsonl"), place / "both", both, settings=exact)
     return place
 
 

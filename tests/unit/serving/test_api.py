@@ -42,7 +42,7 @@ def test_every_retriever_answers_as_search_does(client: TestClient, folders: Pat
     assert about["documents"] == 6
     places = read_hybrid(folders / "both").folders(folders / "both")
     for name, index in (("bm25", places[0]), ("encoder", places[1]), ("hybrid", folders / "both")):
-        expected = isthmus.search(index, "the river bank", depth=4)
+        expected = isthmus.open_index(index).search("the river bank", k=4)
         found = client.get(
             "/api/search", params={"q": "the river bank", "use": name, "k": 4}
         ).json()
@@ -128,7 +128,7 @@ def test_the_hybrid_is_re_ranked_as_by_search(
     assert types == {"bm25": "bm25", "encoder": "dense", "hybrid": "hybrid", "reranked": "reranked"}
     assert about["default"] == "reranked"
     for name, model in (("hybrid", None), ("reranked", str(tmp_path))):
-        expected = isthmus.search(folders / "both", "a river", rerank=model)
+        expected = isthmus.open_index(folders / "both").search("a river", rerank=model)
         found = client.get("/api/search", params={"q": "a river", "use": name}).json()
         assert [hit["id"] for hit in found["hits"]] == [hit.id for hit in expected]
         assert bool(found["milliseconds"]["rerank"]) is (name == "reranked")

@@ -31,7 +31,7 @@ def test_documents_are_searched_once_they_are_acknowledged(own: Path, open_clien
     assert answer.json() == {"added": 1, "replaced": 0, "deleted": 0, "documents": 7}
     assert ids(client, "volcano") == ["fire"]
     assert "fire" in ids(client, "volcano", "hybrid")
-    assert isthmus.search(own, "volcano", depth=1)[0].id == "fire"  # and on the disk
+    assert isthmus.open_index(own).search("volcano", k=1)[0].id == "fire"  # and on the disk
     changed = {**NEW, "text": "A glacier."}
     answer = client.post("/api/documents", json={"documents": [changed]})
     assert answer.json()["replaced"] == 1
@@ -68,8 +68,8 @@ def test_a_writable_server_is_the_one_writer_until_it_ends(own: Path, tmp_path: 
     more = write_corpus(tmp_path / "more.jsonl", {"m": "more"})
     server = TestClient(isthmus.open_app(own, read_write=True))
     with server, pytest.raises(OutputError, match="another process is writing"):
-        isthmus.add(own, str(more))
-    assert isthmus.add(own, str(more)).documents == 7
+        isthmus.open_index(own).add(str(more))
+    assert isthmus.open_index(own).add(str(more)).documents == 7
     apart = ["/".join((str(own), "000002", name)) for name in ("bm25", "encoder")]
     with pytest.raises(SettingsError, match="cannot be changed together"):
         isthmus.open_app(apart, read_write=True)
@@ -84,14 +84,15 @@ def test_an_index_that_was_replaced_takes_documents_and_a_missing_one_says_so(
     answer = client.post("/api/documents", json={"documents": [NEW]})
     assert (answer.status_code, str(own.parent) in answer.text) == (503, False)
     shutil.copytree(folders / "both", own)
-    isthmus.delete(own, "river")  # its state has the number that the next one of before had
+    # Its state has the number that the next one of before had.
+    isthmus.open_index(own).delete("river")
     answer = client.post("/api/documents", json={"documents": [NEW]})
     assert answer.json()["documents"] == 6
     assert ids(client, "volcano") == ["fire"]
     shutil.rmtree(own)
     shutil.copytree(folders / "both", own)
-    isthmus.delete(own, ["river", "snow"])
-    isthmus.delete(own, ["money"])
+    isthmus.open_index(own).delete(["river", "snow"])
+    isthmus.open_index(own).delete(["money"])
     answer = client.post("/api/documents", json={"documents": [NEW]})
     assert answer.json()["documents"] == 4
 
@@ -103,8 +104,8 @@ def test_what_others_commit_is_taken_up_and_requests_keep_what_they_began_with(
     before = service.current
     assert service.refresh() is before
     more = write_corpus(tmp_path / "more.jsonl", {"fire": "volcano"})
-    isthmus.add(own, str(more))
-    isthmus.delete(own, "river")
+    isthmus.open_index(own).add(str(more))
+    isthmus.open_index(own).delete("river")
     after = service.refresh()
     assert after is service.current
     assert after.document("fire") is not None
@@ -128,10 +129,10 @@ def test_indexes_that_do_not_agree_are_not_taken_up_until_they_do(
         shutil.copytree(own / "000001" / folder.name, folder)
     service = Service(apart, ServeSettings(check_seconds=0.0))
     before = service.current
-    isthmus.delete(apart[0], "river")
+    isthmus.open_index(apart[0]).delete("river")
     assert service.refresh() is service.refresh() is before
     assert capfd.readouterr().err.count("those of before are served") == 1
-    isthmus.delete(apart[1], "river")
+    isthmus.open_index(apart[1]).delete("river")
     assert service.refresh().documents == 5
     text = service.measurements.text().decode()
     assert 'isthmus_openings_total{outcome="failed"} 1.0' in text
@@ -142,7 +143,7 @@ def test_a_running_server_looks_by_itself(own: Path, tmp_path: Path) -> None:
     app = isthmus.open_app(own, settings={"check_seconds": 0.01})
     assert isinstance(app, Guard)
     with TestClient(app, base_url="http://localhost") as client:
-        isthmus.delete(own, "river")
+        isthmus.open_index(own).delete("river")
         for _ in range(1000):
             if client.get("/api/about").json()["documents"] == 5:
                 break

@@ -11,7 +11,7 @@ from tests.factories import write_collection, write_encoder
 from typer.testing import CliRunner
 
 import isthmus
-from isthmus.cli import app
+from isthmus.cli.old import app
 from isthmus.errors import OutputError, SettingsError
 from isthmus.evaluation import Report
 from isthmus.retrieval.verbs.index import BM25

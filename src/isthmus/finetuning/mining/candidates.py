@@ -132,7 +132,7 @@ def searched(
     folder = cache_folder() / "indexes" / digest(source, fingerprint)
     with one_at_a_time(folder):
         if not (folder / MANIFEST).is_file():
-            index(spec, folder, model, settings=settings)
+            index(spec, folder, model or "bm25", settings=settings)
     return folder
 
 

@@ -120,7 +120,7 @@ def building_command(folder: Path, settings: HnswSettings) -> str:
     """The command that builds a graph beside an index, whatever became of the index."""
     chosen = settings.model_dump(exclude_defaults=True)
     flags = [f"--set hnsw.{key}={value}" for key, value in chosen.items()] or ["--set hnsw=true"]
-    return " ".join(["isthmus merge", shlex.quote(str(folder)), *flags])
+    return " ".join(["isthmus sync", shlex.quote(str(folder)), "DOCUMENTS --compact", *flags])
 
 
 def not_there(folder: Path) -> InputError:

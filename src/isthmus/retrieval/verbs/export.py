@@ -1,94 +1,243 @@
-"""The verb `isthmus export`: an index brought into Milvus, or compared with what is there."""
+"""Vectors written for other tools: of an index or of texts, as a file or into Milvus."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import pyarrow as pa
 from pydantic import Field
 
+from isthmus.collections import open_corpus, read_queries
 from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
-from isthmus.config.output import reserved
-from isthmus.errors import SettingsError
+from isthmus.config.encoding import EncodingChoice
+from isthmus.config.output import reserved, where_it_leads, writing
+from isthmus.config.settings import check_arguments
+from isthmus.errors import OutputError, SettingsError
+from isthmus.indexes.arrays import GrowingArray
 from isthmus.indexes.contents import Contents
+from isthmus.indexes.documents import blocks
+from isthmus.indexes.manifest import HYBRID, MANIFEST, stated_manifest
 from isthmus.indexes.milvus import Milvus
-from isthmus.retrieval.engine_parity import Parity, parity
+from isthmus.progress import Bar, notice, waiting
+from isthmus.records import Document, Query
+from isthmus.retrieval.hybrid_folder import index_folder, is_hybrid, read_hybrid
+
+if TYPE_CHECKING:
+    from isthmus.encoders import DenseEncoder, SparseEncoder
+
+_FORMATS = (".npy", ".parquet")
+Part = tuple[Sequence[Document | Query], Any]
 
 
-class ExportSettings(ReadingSettings):
-    """The collection's name in Milvus, its dense search, and what `--verify` compares."""
+class ExportSettings(ReadingSettings, EncodingChoice):
+    """How texts become vectors, and how Milvus keeps them."""
 
     verb = "export"
 
+    exact: bool = Field(False, description="encode in float32, whatever would be fastest here")
+    block_size: int = Field(1024, ge=1, description="texts that are written at a time")
     name: str = Field(
         "isthmus",
         pattern=r"^[a-z][a-z0-9_]*$",
-        description="of the collection in Milvus: lower-case letters, digits, _",
+        description="name of the collection in Milvus: lower-case letters, digits, _",
     )
-    hnsw: bool = Field(False, description="dense vectors get a graph: fast, and no longer exact")
-    depth: int = Field(10, ge=1, le=10_000, description="documents per query, with --verify")
-    model: str | None = Field(
-        None,
-        description="with --verify: the encoder, if it moved or is not on this disk yet",
-    )
+    hnsw: bool = Field(False, description="whether Milvus gets a graph: fast, and no longer exact")
 
 
-@overload
 def export(
-    index: str | Path,
+    source: str,
     output: str | Path,
-    hybrid: str | Path | None = None,
     *,
+    model: str | None = None,
+    as_: Literal["documents", "queries"] = "documents",
     settings: ExportSettings | Overrides = None,
-) -> None: ...
+) -> Path:
+    """Where the vectors are now: of an index or, with a model, of texts.
 
-
-@overload
-def export(
-    index: str | Path,
-    output: str | Path | None = None,
-    hybrid: str | Path | None = None,
-    *,
-    verify: str | None,
-    queries: str | Path | None,
-    depth: int | None = None,
-    settings: ExportSettings | Overrides = None,
-) -> Parity | None: ...
-
-
-def export(
-    index: str | Path,
-    output: str | Path | None = None,
-    hybrid: str | Path | None = None,
-    *,
-    verify: str | None = None,
-    queries: str | Path | None = None,
-    depth: int | None = None,
-    settings: ExportSettings | Overrides = None,
-) -> Parity | None:
-    """Brings an index into Milvus: a path that ends in .db, or an address.
-
-    `hybrid` is a second index of the same documents, whose vectors go with them. With `verify`, the
-    address or path of a filled Milvus, nothing is written there: what comes back compares its
-    answers to `queries` with those of the index, and a file `output` gets a line per query.
+    A `.npy` file is a matrix (its ids in `.ids.jsonl`), a `.parquet` file has ids and vectors; a
+    path that ends in `.db`, or an address, is a Milvus. Vectors of a sparse encoder are lists of
+    tokens and weights, which `.npy` does not hold.
     """
-    settings = ExportSettings.given(settings, {"depth": depth})
-    if verify is not None and queries is not None and hybrid is None:
-        file = None if output is None else Path(output)
-        with reserved(file):
-            milvus, problems = Milvus(verify, settings.name), settings.account()
-            found = parity(index, milvus, queries, settings.depth, settings.model, problems)
-            if file is not None:
-                found.write(file)
-        return found
-    if verify is not None or queries is not None or depth is not None or output is None:
+    settings = ExportSettings.given(settings)
+    check_arguments("export", {"source": source, "output": output}, {"model": model})
+    to_milvus = "://" in str(output) or Path(output).suffix == ".db"
+    if not to_milvus:
+        _check_output(Path(output))
+    if model is not None:
+        if to_milvus:
+            raise SettingsError(
+                f"--output {output}: Milvus is filled from an index, and --model is for texts",
+                f"isthmus index {source} -m {model} -o INDEX; isthmus export INDEX -o {output}",
+            )
+        return _texts_to_file(source, Path(output), model, as_, settings)
+    if as_ == "queries":
+        raise SettingsError("--as queries needs an encoder", "give --model MODEL")
+    contents = Contents(_with_vectors(source))
+    if to_milvus:
+        with reserved(None if "://" in str(output) else Path(output)):
+            Milvus(str(output), settings.name).fill(contents, settings.hnsw)
+        return Path(output)
+    return _index_to_file(contents, Path(output), settings)
+
+
+def _with_vectors(source: str) -> list[Path]:
+    """The folders of an index that hold vectors."""
+    folder = index_folder(source)
+    if not (folder / MANIFEST).is_file() and not is_hybrid(folder):
         raise SettingsError(
-            "isthmus export takes an --output to write, or --verify with --queries and one index",
-            "isthmus export INDEX --output PLACE [--with INDEX], or isthmus export INDEX "
-            "--verify PLACE --queries FILE [--depth N]",
+            f"{source!r} is no index: whose vectors are its texts to have?",
+            "give --model MODEL to encode texts, or the folder of an index",
         )
-    contents = Contents([Path(folder) for folder in (index, hybrid) if folder is not None])
-    with reserved(None if "://" in str(output) else Path(output)):
-        Milvus(str(output), settings.name).fill(contents, settings.hnsw)
-    return None
+    folders = read_hybrid(folder).folders(folder) if (folder / HYBRID).is_file() else [folder]
+    found = [one for one in folders if stated_manifest(one).kind != "bm25"]
+    return found or folders[:1]
+
+
+def _index_to_file(contents: Contents, output: Path, settings: ExportSettings) -> Path:
+    if list(contents.manifests) != ["dense"]:
+        raise SettingsError(
+            f"--output {output}: a file holds the vectors of one dense retriever, not "
+            f"{' and '.join(contents.manifests)}",
+            "export texts with --model MODEL, or give the folder of the dense index alone",
+        )
+    (dimension,) = contents.dimensions.values()
+    parts = ((batch.documents, batch.vectors["dense"]) for batch in contents.batches())
+    return _write(output, parts, dimension, _dense)
+
+
+def _texts_to_file(
+    source: str, output: Path, model: str, as_: str, settings: ExportSettings
+) -> Path:
+    with waiting(f"loading the encoder {model}"):
+        from isthmus.encoders import load_encoder
+
+        encoder = load_encoder(model, settings.chosen(), settings.exact)
+    if encoder.kind == "sparse" and output.suffix == ".npy":
+        raise SettingsError(
+            f"--output {output}: {model!r} is sparse, and a matrix of its vectors would be nearly "
+            "all zeros",
+            f"--output {output.with_suffix('.parquet')}",
+        )
+    problems = settings.account()
+    read = _queries if as_ == "queries" else _documents
+    columns = partial(_sparse, encoder) if encoder.kind == "sparse" else _dense
+    parts = read(source, encoder, settings, problems)
+    _write(output, parts, encoder.dimension, columns)
+    if problems.counts:
+        notice(problems.summary())
+    return output
+
+
+def _write(output: Path, parts: Iterator[Part], dimension: int, columns: Any) -> Path:
+    """The file of the vectors, which appears when it is complete."""
+    with reserved(output), writing(output):
+        file, ids = map(_part, _files(output))
+        try:
+            if output.suffix == ".npy":
+                _write_matrix(file, ids, dimension, parts)
+            else:
+                _write_table(file, parts, columns)
+            for part, whole in zip((ids, file), reversed(_files(output)), strict=True):
+                if part.exists():
+                    part.replace(whole)
+        finally:
+            for part in (file, ids):
+                part.unlink(missing_ok=True)
+    return output
+
+
+def _files(output: Path) -> tuple[Path, Path]:
+    """Where vectors are written, and their ids where these lie apart."""
+    return output, output.with_suffix(".ids.jsonl")
+
+
+def _part(file: Path) -> Path:
+    """Where a file is written until it is whole."""
+    return where_it_leads(file).with_name(f".{file.name}.part")
+
+
+def _check_output(output: Path) -> None:
+    if output.suffix not in _FORMATS:
+        raise SettingsError(
+            f"--output {str(output)!r} does not say in which format to write vectors",
+            "choose .npy (a matrix), .parquet (ids and vectors), or .db (Milvus)",
+            ", ".join(str(output.with_suffix(ending)) for ending in _FORMATS),
+        )
+    there = [file for file in _files(output)[: 1 + (output.suffix == ".npy")] if file.exists()]
+    # A command that was killed between the two renames left the matrix under its first name.
+    killed = output not in there and _part(output).exists()
+    for file in () if killed else there:
+        raise OutputError(
+            f"--output {str(file)!r} exists already",
+            "choose another --output, or remove the file",
+        )
+
+
+def _documents(
+    texts: str, encoder: DenseEncoder | SparseEncoder, settings: ExportSettings, problems: Any
+) -> Iterator[Part]:
+    source = open_corpus(texts, problems)
+    with Bar(f"encoding {texts}", source.count(), "documents") as bar:
+        parts = blocks(source.documents(), settings.block_size)
+        yield from encoder.encode_blocks(parts, bar.advance)
+
+
+def _queries(
+    texts: str, encoder: DenseEncoder | SparseEncoder, settings: ExportSettings, problems: Any
+) -> Iterator[Part]:
+    found = read_queries(texts, problems)
+    with Bar(f"encoding {texts}", len(found), "queries") as bar:
+        for first in range(0, len(found), settings.block_size):
+            part = found[first : first + settings.block_size]
+            yield part, encoder.encode_queries([query.text for query in part])
+            bar.advance(len(part))
+
+
+def _write_matrix(file: Path, names: Path, dimension: int, parts: Iterator[Part]) -> None:
+    with (
+        GrowingArray(file, np.float32, dimension) as vectors,
+        names.open("w", encoding="utf-8") as ids,
+    ):
+        for texts, found in parts:
+            vectors.append(np.asarray(found, dtype="<f4"))
+            ids.writelines(f"{json.dumps(text.id)}\n" for text in texts)
+
+
+def _write_table(file: Path, parts: Iterator[Part], columns: Any) -> None:
+    import pyarrow.parquet as pq
+
+    with ExitStack() as stack:
+        writer: Any = None
+        for texts, found in parts:
+            ids = pa.array([text.id for text in texts], pa.string())
+            batch = pa.record_batch({"id": ids, **columns(found)})
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(file, batch.schema))
+            writer.write_batch(batch)
+        if writer is None:
+            raise SettingsError(
+                "there are no texts to encode",
+                "give a corpus with documents, or a file of queries",
+            )
+
+
+def _dense(vectors: Any) -> dict[str, pa.Array]:
+    flat = pa.array(np.asarray(vectors, dtype=np.float32).ravel())
+    return {"vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
+
+
+def _sparse(encoder: Any, matrix: Any) -> dict[str, pa.Array]:
+    rows = [encoder.terms(matrix[row]) for row in range(matrix.shape[0])]
+    tokens = [[token for token, _ in row] for row in rows]
+    weights = [[weight for _, weight in row] for row in rows]
+    return {
+        "terms": pa.array(tokens, pa.list_(pa.string())),
+        "weights": pa.array(weights, pa.list_(pa.float32())),
+    }

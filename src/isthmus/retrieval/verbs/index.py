@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -19,7 +19,7 @@ from isthmus.config import Overrides
 from isthmus.config.encoding import Backend, EncodingChoice, EncodingSettings
 from isthmus.config.models import full_name, model_folder
 from isthmus.config.output import only_writer, publish
-from isthmus.config.settings import check_arguments, several
+from isthmus.config.settings import check_arguments
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.construction import already_built, place_to_build
 from isthmus.indexes.documents import blocks
@@ -47,7 +47,7 @@ from isthmus.text.truncation import CutTexts
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
 
-    _Model = str | DenseEncoder | SparseEncoder | None
+    _Model = str | DenseEncoder | SparseEncoder
 BM25 = "bm25"
 _SAMPLE = 128  # documents on which the change of quality by int8 is measured
 _ENOUGH = 8  # documents of which an average cosine says something
@@ -88,50 +88,41 @@ class IndexSettings(ReadingSettings, EncodingChoice):
 def index(
     corpus: str,
     output: str | Path,
-    model: str | DenseEncoder | SparseEncoder | None = None,
+    models: _Model | Sequence[_Model] = BM25,
     *,
-    hybrid: Iterable[str] | str = (),
     language: str | None = None,
     overwrite: bool = False,
-    cluster: str | None = None,
     settings: IndexSettings | Overrides = None,
 ) -> Path:
-    """The folder of the finished index; without a model (or with "bm25") a BM25 index.
+    """The folder of the finished index, with a retriever for each model.
 
-    A model is named, or an encoder that is loaded already and stays as it is.
+    A model is "bm25", the name of an encoder, or an encoder that is loaded already.
 
-    Interrupted and run again, it goes on where it stopped; an index of the same corpus, encoder
-    and settings is reused. To `overwrite` replaces another index once the new one is whole, and
-    never a folder that holds anything else. `hybrid` names further models ("bm25" too), whose
-    indexes lie in the same folder: they are searched together and change together.
+    Interrupted and run again, it resumes where it stopped; an index of the same corpus, encoder
+    and settings is reused. To `overwrite` replaces another index once the new one is complete, and
+    never a folder that holds anything else. The indexes of several models are searched together
+    and change together.
     """
-    flags = {"bm25.language": language, "cluster.address": cluster}
-    settings = IndexSettings.given(settings, flags)
+    settings = IndexSettings.given(settings, {"bm25.language": language})
     check_arguments("index", {"corpus": corpus, "output": output})
-    names = several(hybrid)
-    if not names:
-        _check_language(language, [model or BM25], settings)
+    named = by_name(list(models) if isinstance(models, list | tuple) else [models])
+    _check_language(language, named.values(), settings)
+    if len(named) == 1:
+        (model,) = named.values()
         return _index_one(corpus, Path(output), model, settings, overwrite)
-    if model is not None and not isinstance(model, str | Path):
-        raise InputError(
-            "a loaded encoder has no name in a folder of several indexes",
-            'save it, and name its folder: hybrid=["bm25", FOLDER]',
-        )
-    models = by_name([*([str(model)] if model else []), *names])
-    _check_language(language, models.values(), settings)
 
-    def build(one: str, folder: Path, replace: bool) -> None:
+    def build(one: _Model, folder: Path, replace: bool) -> None:
         chosen = settings.for_bm25() if one == BM25 else settings
         _index_one(corpus, folder, one, chosen, replace)
 
     request = {
         "corpus": corpus,
         "model": None,
-        "hybrid": list(models.values()),
+        "models": [one if isinstance(one, str) else one.name for one in named.values()],
         "settings": settings.model_dump(exclude={"cluster"}),
     }
     with said_once():
-        build_hybrid(Path(output), models, build, request, overwrite)
+        build_hybrid(Path(output), named, build, request, overwrite)
     return Path(output)
 
 
@@ -144,7 +135,7 @@ def _check_language(
     if language is not None:
         raise SettingsError(
             f"--language {language} is of BM25, and no such index is built",
-            "leave it out: a model reads the languages it was trained on; or --with bm25,MODEL",
+            "leave it out: a model reads the languages it was trained on; or add -m bm25",
         )
     if settings.bm25 != Bm25Settings():
         notice("settings of bm25 have no effect: no such index is built")
@@ -153,11 +144,11 @@ def _check_language(
 def _index_one(
     corpus: str, output: Path, model: _Model, settings: IndexSettings, overwrite: bool
 ) -> Path:
-    if settings.cluster is not None and model in (None, BM25):
+    if settings.cluster is not None and model == BM25:
         raise SettingsError(
-            "--cluster: a BM25 index is not built on a cluster, as its weights come from all "
+            "cluster: a BM25 index is not built on a cluster, as its weights come from all "
             "documents at once",
-            "leave out --cluster (BM25 takes seconds where vectors take hours), or give --model",
+            "leave out cluster (BM25 takes seconds where vectors take hours), or give --model",
         )
     if model == BM25 or not isinstance(model, str):
         _check_nothing_is_loaded(model, settings)
@@ -165,7 +156,7 @@ def _index_one(
         folder = _index(corpus, output, model, settings, machines, overwrite)
         remove_leftovers(folder)
     if (hnsw := check_hnsw(settings.hnsw, stated_manifest(folder).kind)) is not None:
-        name = model if model is None or isinstance(model, str) else model.name
+        name = model if isinstance(model, str) else model.name
         notice(add_hnsw(folder, name, hnsw).summary())
     return folder
 
@@ -173,7 +164,7 @@ def _index_one(
 def _check_nothing_is_loaded(model: _Model, settings: IndexSettings) -> None:
     """Raises on settings of loading an encoder, where there is none or it is loaded already."""
     values, backend = settings.chosen(), settings.encoding.backend
-    there = None if model is None or isinstance(model, str) else model
+    there = None if isinstance(model, str) else model
     in_full = there is not None and not there.rounded and there.int8 is None
     if backend != "torch" and not (in_full and backend == "torch-float32"):
         values["encoding.backend"] = backend
@@ -221,7 +212,7 @@ def _index(
                 already_built(beside, description)
             except (InputError, OutputError):  # left there by a killed command
                 shutil.rmtree(beside)
-            _index(corpus, beside, encoder, settings, cluster, overwrite=False)
+            _index(corpus, beside, encoder or BM25, settings, cluster, overwrite=False)
             publish(beside, output)
         return output
     request = {
@@ -269,7 +260,7 @@ def _passages(settings: IndexSettings, output: Path, overwrite: bool) -> Chosen:
 
 
 def _load(model: _Model, settings: IndexSettings) -> DenseEncoder | SparseEncoder | None:
-    if model is None or model == BM25:
+    if model == BM25:
         return None
     if not isinstance(model, str):
         return model

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import overload
 
 from pydantic import Field
 
@@ -14,8 +12,9 @@ from isthmus.collections.problems import ReadingSettings
 from isthmus.collections.trec import check_ids, check_run_file, holds_run
 from isthmus.config import Overrides
 from isthmus.config.output import reserved
-from isthmus.config.settings import check_arguments, several
-from isthmus.errors import SettingsError
+from isthmus.config.settings import check_arguments
+from isthmus.errors import IsthmusError, SettingsError, choices
+from isthmus.indexes.manifest import stated_manifest
 from isthmus.progress import notice, waiting
 from isthmus.records import Passage, Query, Ranking, Run
 from isthmus.retrieval.hits import Hit, Hits
@@ -23,14 +22,14 @@ from isthmus.retrieval.hybrid import Retriever
 from isthmus.retrieval.hybrid_folder import (
     Combination,
     RetrieverSettings,
+    index_folder,
     is_hybrid,
-    is_living,
     open_hybrid,
-    open_together,
+    read_hybrid,
 )
 from isthmus.retrieval.many_queries import answers, can_be_read, check_query
 from isthmus.retrieval.reranker import RerankingSearcher, check_texts
-from isthmus.retrieval.searcher import Unit
+from isthmus.retrieval.searcher import Unit, open_searcher
 from isthmus.retrieval.snippets import snippets
 
 _QUERIES_AT_ONCE = 1024
@@ -42,7 +41,7 @@ class SearchSettings(RetrieverSettings, ReadingSettings):
 
     verb = "search"
 
-    depth: int | None = Field(
+    k: int | None = Field(
         None, ge=1, description="documents per query; null: 10 for one query, 1000 for a run file"
     )
     by: Unit = Field(
@@ -59,120 +58,80 @@ class SearchSettings(RetrieverSettings, ReadingSettings):
     )
 
 
-@overload
 def search(
     index: str | Path,
     query: str,
-    queries: None = None,
-    run: None = None,
     *,
-    hybrid: Iterable[str | Path] | str | Path = (),
+    k: int | None = None,
+    use: str | None = None,
     rerank: str | None = None,
-    model: str | None = None,
-    depth: int | None = None,
-    split: str | None = None,
     settings: SearchSettings | Overrides = None,
-) -> Hits: ...
+) -> Hits:
+    """The hits of one query."""
+    settings = SearchSettings.given(settings, {"k": k, "use": use, "rerank.model": rerank})
+    check_arguments("search", {"index": index, "query": query})
+    return answer(open_retriever(index, settings), query, settings)
 
 
-@overload
-def search(
+def search_file(
     index: str | Path,
-    query: str | None = None,
-    queries: str | Path | None = None,
-    run: str | Path | None = None,
+    queries: str | Path,
+    output: str | Path,
     *,
-    hybrid: Iterable[str | Path] | str | Path = (),
-    rerank: str | None = None,
-    model: str | None = None,
-    depth: int | None = None,
+    k: int | None = None,
     split: str | None = None,
-    settings: SearchSettings | Overrides = None,
-) -> Hits | Path: ...
-
-
-def search(
-    index: str | Path,
-    query: str | None = None,
-    queries: str | Path | None = None,
-    run: str | Path | None = None,
-    *,
-    hybrid: Iterable[str | Path] | str | Path = (),
+    use: str | None = None,
     rerank: str | None = None,
-    model: str | None = None,
-    depth: int | None = None,
-    split: str | None = None,
     settings: SearchSettings | Overrides = None,
-) -> Hits | Path:
-    """The hits of one query, or the run file written for many queries.
+) -> Path:
+    """The run file written for a file of queries, or for the judged queries of a collection.
 
-    Those are of a file, or of a collection the judged ones of `split`: `test`, or the only one.
     A file that holds another run is refused and left as it is.
     """
-    flags = {
-        "depth": depth,
-        "hybrid": several(hybrid) or None,
-        "model": model,
-        "rerank.model": rerank,
-        "split": split,
-    }
+    flags = {"k": k, "use": use, "rerank.model": rerank, "split": split}
     settings = SearchSettings.given(settings, flags)
-    if (query is None) == (queries is None) or (queries is None) != (run is None):
-        raise SettingsError(
-            "isthmus search takes one query, or --queries and --run: a file or collection of "
-            "queries, and the run file to write",
-            'isthmus search INDEX "a query", or isthmus search INDEX --queries FILE|COLLECTION '
-            "--run FILE",
-        )
-    optional = {"query": query, "queries": queries, "run": run}
-    check_arguments("search", {"index": index}, optional)
-    if query is not None and settings.split is not None:
-        raise SettingsError(
-            f"--split {settings.split} has no effect on one query: it is for --queries",
-            "leave it out",
-        )
-    if query is not None:
-        return _answer(open_retriever(index, settings), query, settings)
-    assert queries is not None
-    assert run is not None
-    with reserved(Path(run)):
-        return _search_many(index, queries, Path(run), settings)
+    check_arguments("search", {"index": index, "queries": queries, "output": output})
+    with reserved(Path(output)):
+        return _search_many(index, queries, Path(output), settings)
 
 
-def open_search(
+def answers_to(
     index: str | Path,
+    asked: Iterable[str],
     *,
-    hybrid: Iterable[str | Path] | str | Path = (),
+    k: int | None = None,
+    use: str | None = None,
     rerank: str | None = None,
-    model: str | None = None,
-    depth: int | None = None,
     settings: SearchSettings | Overrides = None,
-) -> Callable[[str], Hits]:
-    """A function from a query to its hits; everything is loaded once, here.
+) -> Iterator[Hits]:
+    """The hits of each query, or what is wrong with it; everything is loaded once.
 
     A query without words to search for (stop words alone, say) has no hits, and a notice.
     """
-    flags = {
-        "depth": depth,
-        "hybrid": several(hybrid) or None,
-        "model": model,
-        "rerank.model": rerank,
-    }
-    settings = SearchSettings.given(settings, flags)
-    check_arguments("open_search", {"index": index})
-    return partial(_answer, open_retriever(index, settings), settings=settings, one_of_many=True)
+    settings = SearchSettings.given(settings, {"k": k, "use": use, "rerank.model": rerank})
+    check_arguments("search", {"index": index})
+    searcher = open_retriever(index, settings)
+    return (_answered(searcher, query, settings) for query in asked)
 
 
-def _answer(
+def _answered(searcher: Retriever, query: str, settings: SearchSettings) -> Hits:
+    try:
+        return answer(searcher, query, settings, one_of_many=True)
+    except IsthmusError as error:
+        return Hits(query, error=error)
+
+
+def answer(
     searcher: Retriever, query: str, settings: SearchSettings, one_of_many: bool = False
 ) -> Hits:
+    """The hits of one query, from what is open already."""
     check_arguments("search", {"query": query})
     skips = one_of_many or settings.problems == "skip"
     if skips and not can_be_read(searcher, query):
         return Hits(query, notice=f"{query!r} has no words to search for")
     check_query(searcher, query)
     problems = settings.account()
-    (ranking,) = searcher.search([Query("query", query)], settings.depth or 10, problems)
+    (ranking,) = searcher.search([Query("query", query)], settings.k or 10, problems)
     return hits(searcher, ranking, query)
 
 
@@ -188,7 +147,7 @@ def _search_many(
     at_once = _QUERIES_AT_ONCE
     if settings.rerank is not None:  # slow: smaller batches, so that the bar moves
         at_once = max(1, _PAIRS_AT_ONCE // settings.rerank.candidates)
-    for found in answers(searcher, asked, settings.depth or 1000, problems, at_once):
+    for found in answers(searcher, asked, settings.k or 1000, problems, at_once):
         for ranking in found:
             check_ids(ranking)
             rankings[ranking.query_id] = ranking
@@ -215,30 +174,34 @@ def open_retriever(index: str | Path, settings: SearchSettings) -> Retriever:
 
 
 def _retriever(index: str | Path, settings: SearchSettings) -> Retriever:
-    if is_hybrid(index):
-        changed = {
-            name: getattr(settings, name) for name in _refuse_second_opinion(index, settings)
-        }
-        return open_hybrid(index, settings.hnsw, changed, settings.by)
-    indexes = [index, *settings.hybrid]
-    searchers = open_together(indexes, settings.model, settings.hnsw, settings.by)
-    return settings.searcher(searchers) if settings.hybrid else searchers[0]
+    folder = index_folder(index)
+    if settings.use is not None:
+        folder = _one_of(folder, settings.use)
+    if not is_hybrid(folder):
+        return open_searcher(folder, settings.model, settings.hnsw, settings.by)
+    names = set(Combination.model_fields) & settings.model_fields_set
+    changed = {name: getattr(settings, name) for name in names}
+    return open_hybrid(folder, settings.hnsw, changed, settings.by, model=settings.model)
 
 
-def _refuse_second_opinion(index: str | Path, settings: SearchSettings) -> set[str]:
-    """The settings of fusion that are given anew, which only weights that were tuned refuse."""
-    fused = set(Combination.model_fields) & settings.model_fields_set
-    decided = {"hybrid", "model"} & settings.model_fields_set
-    tuned = "" if is_living(index) else "tuned "
-    if tuned:
-        decided |= fused
-    if decided:
+def retriever_names(folder: Path) -> list[str]:
+    """The names of the retrievers in an index folder, as `use` takes them."""
+    if is_hybrid(folder):
+        return [member.index for member in read_hybrid(folder).members]
+    return [stated_manifest(folder).kind]
+
+
+def _one_of(folder: Path, name: str) -> Path:
+    """The folder of the retriever of this name."""
+    names = retriever_names(folder)
+    if name not in names:
         raise SettingsError(
-            f"{min(decided)} has no effect: {str(index)!r} already stores its "
-            f"{tuned}{min(decided)}",
-            "leave it out, or search its indexes: INDEX --with INDEX",
+            f"the index {str(folder)!r} has no retriever {name!r}",
+            "leave --use out to search all of them, or name one",
+            choices(name, names),
         )
-    return fused
+    hybrid = is_hybrid(folder)
+    return read_hybrid(folder).folders(folder)[names.index(name)] if hybrid else folder
 
 
 def hits(searcher: Retriever, ranking: Ranking, query: str) -> Hits:
@@ -249,7 +212,7 @@ def hits(searcher: Retriever, ranking: Ranking, query: str) -> Hits:
     return Hits(
         query,
         (
-            Hit(score, i, d.title, text, d if isinstance(d, Passage) else None)
-            for (i, score), d, text in found
+            Hit(score, i, d.title, snippet, d if isinstance(d, Passage) else None, d.text)
+            for (i, score), d, snippet in found
         ),
     )

@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import Field
+
 from isthmus.collections import open_corpus
 from isthmus.config import Overrides
 from isthmus.config.settings import check_arguments
@@ -15,19 +17,24 @@ from isthmus.indexes.segments.stored import StoredDocuments, owner
 from isthmus.indexes.segments.writer import IndexWriter
 from isthmus.progress import Bar, notice, said_once
 from isthmus.records import Document
-from isthmus.retrieval.hybrid_folder import is_living, read_hybrid
+from isthmus.retrieval.hnsw import ChosenHnsw
+from isthmus.retrieval.hybrid_folder import index_folder, is_hybrid, read_hybrid
 from isthmus.retrieval.living_hybrid import tidy
 from isthmus.retrieval.passage_cutter import cutter_of, rows
-from isthmus.retrieval.verbs.update import AddSettings, put
+from isthmus.retrieval.verbs.update import AddSettings, merge, put
 
 _BLOCK = 1024
 _NAMED = 5
 
 
 class SyncSettings(AddSettings):
-    """How documents are read and added."""
+    """How documents are read and added, and what is built when the index becomes one segment."""
 
     verb = "sync"
+
+    hnsw: ChosenHnsw = Field(
+        False, description="with --compact: a graph for approximate search of dense vectors"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +74,37 @@ def _named(ids: tuple[str, ...]) -> str:
 
 @said_once()
 def sync(
-    corpus: str,
     index: str | Path,
+    documents: str,
     *,
     dry_run: bool = False,
-    model: str | None = None,
+    compact: bool = False,
     settings: SyncSettings | Overrides = None,
 ) -> Sync:
-    """Makes an index that of a corpus as it is now; what changed, or would with `dry_run`.
+    """Makes an index that of the documents as they are now; what changed, or would with `dry_run`.
 
     A document is unchanged if what would become of it is what the index keeps, text or passages.
     Only new and changed ones are encoded, and those that are no longer there are deleted, all in
-    one commit. Interrupted and run again, it goes on where it stopped. The corpus is read as it was
-    for the index, where settings say nothing else.
+    one commit; to `compact` then makes the index one segment. Interrupted and run again, it resumes
+    where it stopped. Documents are read as they were for the index, where settings say nothing
+    else.
 
     Where a file or line cannot be read, what may have been in it stays in the index, and is named.
     """
-    settings = SyncSettings.given(settings, {"model": model})
-    check_arguments("sync", {"corpus": corpus, "index": index})
-    folder = Path(index)
+    settings = SyncSettings.given(settings)
+    check_arguments("sync", {"index": index, "documents": documents})
+    folder = index_folder(index)
     stored = _stored(folder)
     settings = _read_alike(settings, stored)
-    found = _compare(corpus, stored, settings, dry_run)
+    found = _compare(documents, stored, settings, dry_run)
     if found and not dry_run:
         wanted = {*found.added, *found.changed}
-        put(folder, corpus, settings, wanted, dict.fromkeys(found.deleted))
+        put(folder, documents, settings, wanted, dict.fromkeys(found.deleted))
     elif not dry_run:
         with suppress(IsthmusError):  # another writer is there, or none may write: no matter
-            tidy(folder) if is_living(folder) else IndexWriter(folder).close()
+            tidy(folder) if is_hybrid(folder) else IndexWriter(folder).close()
+    if compact and not dry_run:
+        merge(folder, model=settings.model, hnsw=settings.hnsw)
     return found
 
 
@@ -147,7 +157,7 @@ def _read_alike(settings: SyncSettings, stored: StoredDocuments) -> SyncSettings
 
 def _stored(folder: Path) -> StoredDocuments:
     """The documents of an index, or of the one among several that is the easiest to compare."""
-    places = read_hybrid(folder).folders(folder) if is_living(folder) else [folder]
+    places = read_hybrid(folder).folders(folder) if is_hybrid(folder) else [folder]
     every = [one for one in map(StoredDocuments, places) if one.manifest.texts]
     if not every:
         raise InputError(

@@ -1,34 +1,31 @@
-"""The verb `isthmus tune`: indexes and judged queries in, a hybrid that `search` opens out."""
+"""How much each retriever of an index counts, chosen on judged queries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import xxhash
 from pydantic import Field
 
-from isthmus.collections import read_judgements, read_queries
+from isthmus.collections import open_collection
+from isthmus.collections.judged import Judged, usual_split
 from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
-from isthmus.config.output import claimed, finish, write_json, writing
-from isthmus.config.sealed_json import sealed
-from isthmus.config.settings import check_arguments, several
-from isthmus.errors import MismatchError
+from isthmus.config.settings import check_arguments
+from isthmus.errors import MismatchError, SettingsError
 from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.tables import format_score
-from isthmus.indexes.manifest import HYBRID
 from isthmus.progress import notice
 from isthmus.records import Judgements, Query
 from isthmus.retrieval.fusion import fusions
 from isthmus.retrieval.hybrid_folder import (
     Combination,
     FusionSettings,
-    Hybrid,
-    Member,
-    is_living,
+    index_folder,
+    is_hybrid,
     open_together,
     read_hybrid,
 )
@@ -42,80 +39,80 @@ class TuneSettings(FusionSettings, ReadingSettings):
 
     verb = "tune"
 
-    measure: str = Field("RR@10", description="any measure of `isthmus evaluate`")
+    measure: str = Field("nDCG@10", description="any measure of `isthmus evaluate`")
     steps: int = Field(20, ge=1, le=100, description="weights are multiples of 1 / steps")
     folds: int = Field(5, ge=2, description="parts of the queries, for the estimate on new ones")
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was found, as numbers and as a table, and the folder that can be searched."""
+    """The weights of an index's retrievers, what they measure, and every point that was tried."""
 
     found: TunedWeights
+    names: tuple[str, ...]
     table: Table
-    folder: Path
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each retriever."""
+        return dict(zip(self.names, self.found.weights, strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The weights, and what they measure on the queries that chose them and on others."""
+        return {
+            "weights": self.weights,
+            "value": self.found.value,
+            "held_out": self.found.held_out,
+            "equal_weights": self.found.alike,
+        }
+
+    def __rich__(self) -> Any:
+        return self.table.terminal()
 
 
 def tune(
-    indexes: Iterable[str | Path] | str | Path,
-    queries: str | Path,
-    qrels: str | Path,
-    output: str | Path,
+    index: str | Path,
+    collection: str,
     *,
+    split: str = "dev",
     measure: str | None = None,
     settings: TuneSettings | Overrides = None,
 ) -> Tuning:
-    """The weights under which the indexes together answer the judged queries best.
+    """The weights with which the retrievers of an index answer judged queries best.
 
-    The folder `output` then holds hybrid.json, which makes it something to search, table.md
-    and weights.tsv with every point tried. One folder of several indexes keeps the
-    weights itself, and `output` the rest.
+    They are stored in the index, and every search fuses with them from then on.
     """
     settings = TuneSettings.given(settings, {"measure": measure})
-    check_arguments("tune", {"queries": queries, "qrels": qrels, "output": output})
-    indexes = several(indexes)
+    check_arguments("tune", {"index": index, "collection": collection})
+    folder = index_folder(index)
+    if not is_hybrid(folder):
+        raise SettingsError(
+            f"the index {str(folder)!r} has one retriever: there are no weights to tune",
+            "build one with several: isthmus index DOCUMENTS -m bm25 -m MODEL -o INDEX",
+        )
     parse_measure(settings.measure, "measure")
     fusions.check(settings.fusion, "fusion")
     problems = settings.account()
-    judgements = read_judgements(Path(qrels), problems)
-    asked = [q for q in read_queries(queries, problems) if judgements.get(q.id)]
-    living = Path(indexes[0]) if len(indexes) == 1 and is_living(indexes[0]) else None
-    if living is not None:
-        indexes = several(read_hybrid(living).folders(living))
-    searchers = open_together(indexes)
-    _check_known(asked, judgements, searchers[0], qrels)
-    identity = {
-        "settings": settings.model_dump(),
-        "indexes": [searcher.index.manifest.identity() for searcher in searchers],
-        "judgements": xxhash.xxh3_128(repr(sorted(judgements.items())).encode()).hexdigest(),
-        "queries": xxhash.xxh3_128(repr(asked).encode()).hexdigest(),
-    }
-    output = Path(output)
-    with claimed(output, "tune", identity):
-        together = Combination.model_validate(
-            settings.model_dump(include=set(FusionSettings.model_fields))
-        )
-        hybrid = together.searcher(searchers)
-        readable = [query for query in asked if hybrid.has_tokens(query.text)]
-        if len(readable) < len(asked):
-            notice(
-                f"{len(asked) - len(readable):,} queries without words to search for are left out"
-            )
-        tuned = tune_weights(
-            hybrid, readable, judgements, settings.measure, settings.steps, settings.folds
-        )
-        _warn_of_overfitting(tuned)
-        names = [Path(index).name if living else str(index) for index in indexes]
-        table = _table(tuned, names, settings, len(readable))
-        weights = list(tuned.weights)
-        tuned_together = together.model_copy(update={"weights": weights})
-        _write(output, tuned, names, settings.measure, table)
-        if living is not None:
-            combine(living, tuned_together)
-        else:
-            _write_hybrid(output, indexes, searchers, tuned_together)
-        finish(output, {"weights": weights, "value": tuned.value, "held_out": tuned.held_out})
-        return Tuning(tuned, table, living or output)
+    source = open_collection(collection, problems)
+    judgements = Judged.of(source, usual_split(source, split, collection)).judgements
+    asked = [query for query in source.queries() if judgements.get(query.id)]
+    folders = read_hybrid(folder).folders(folder)
+    searchers = open_together(folders)
+    _check_known(asked, judgements, searchers[0], collection)
+    together = Combination.model_validate(
+        settings.model_dump(include=set(FusionSettings.model_fields))
+    )
+    hybrid = together.searcher(searchers)
+    readable = [query for query in asked if hybrid.has_tokens(query.text)]
+    if len(readable) < len(asked):
+        notice(f"{len(asked) - len(readable):,} queries without words to search for are left out")
+    tuned = tune_weights(
+        hybrid, readable, judgements, settings.measure, settings.steps, settings.folds
+    )
+    _warn_of_overfitting(tuned)
+    combine(folder, together.model_copy(update={"weights": list(tuned.weights)}))
+    names = tuple(one.name for one in folders)
+    return Tuning(tuned, names, _table(tuned, names, settings, len(readable)))
 
 
 def _check_known(
@@ -136,23 +133,6 @@ def _check_known(
             f"{len(unknown):,} of {len(relevant):,} relevant documents are not in the index and "
             f"count as not found, first {unknown[0]!r}"
         )
-
-
-def _write_hybrid(
-    output: Path,
-    indexes: Sequence[str | Path],
-    searchers: Sequence[Searcher],
-    combination: Combination,
-) -> None:
-    members = [
-        # In full, so that the hybrid finds its indexes from any folder.
-        Member(
-            index=str(Path(index).resolve()), encoder=searcher.index.manifest.encoder_fingerprint
-        )
-        for index, searcher in zip(indexes, searchers, strict=True)
-    ]
-    found = Hybrid(members=members, combination=combination)
-    write_json(output / HYBRID, sealed(found.model_dump()))
 
 
 def _warn_of_overfitting(tuned: TunedWeights) -> None:
@@ -181,13 +161,3 @@ def _table(
         + (" of the first index." if settings.pipeline else " of each index.")
     )
     return Table(("system", "weights", settings.measure), cells, caption, names=2)
-
-
-def _write(
-    output: Path, tuned: TunedWeights, names: Sequence[str], measure: str, table: Table
-) -> None:
-    lines = ["\t".join([*names, measure])]
-    lines += ["\t".join(f"{n:g}" for n in (*point, value)) for point, value in tuned.tried]
-    with writing(output):
-        (output / "table.md").write_text(table.markdown(), encoding="utf-8")
-        (output / "weights.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -12,10 +12,9 @@ from uuid import uuid4
 import xxhash
 from pydantic import Field
 
-from isthmus.collections import Problems, open_corpus
-from isthmus.collections.files import lines
+from isthmus.collections import open_corpus
 from isthmus.collections.problems import ReadingSettings
-from isthmus.config import Overrides, Settings
+from isthmus.config import Overrides
 from isthmus.config.output import only_writer
 from isthmus.config.settings import check_arguments
 from isthmus.errors import InputError
@@ -25,7 +24,7 @@ from isthmus.indexes.segments.writer import IndexWriter, Update
 from isthmus.progress import Bar, notice, said_once
 from isthmus.records import Document
 from isthmus.retrieval.hnsw import ChosenHnsw, add_hnsw, check_hnsw
-from isthmus.retrieval.hybrid_folder import is_living
+from isthmus.retrieval.hybrid_folder import index_folder, is_hybrid
 from isthmus.retrieval.living_hybrid import Change, changing
 from isthmus.retrieval.passage_cutter import begun, cutter_of, rows
 from isthmus.retrieval.searcher import check_encoder, encoder_name
@@ -58,34 +57,19 @@ class DeleteSettings(ReadingSettings):
     )
 
 
-class MergeSettings(Settings):
-    """Whether a graph is built beside a dense index once it is whole."""
-
-    verb = "merge"
-
-    model: str | None = Field(
-        None, description="the encoder, if it moved or is not on this disk yet"
-    )
-    hnsw: ChosenHnsw = Field(
-        False, description="a graph beside a dense index, built or built again, or how it is built"
-    )
-
-
 def add(
     index: str | Path,
-    corpus: str,
+    documents: str,
     *,
-    model: str | None = None,
     settings: AddSettings | Overrides = None,
 ) -> Update:
-    """Adds a corpus and says what changed; documents whose ids were there are replaced.
+    """Adds documents and says what changed; those whose ids were there are replaced.
 
-    All of it counts at once, at the end. Interrupted and run again, it goes on where it stopped.
+    All of it counts at once, at the end. Interrupted and run again, it resumes where it stopped.
     """
-    settings = AddSettings.given(settings, {"model": model})
-    check_arguments("add", {"index": index, "corpus": corpus})
-    folder = Path(index)
-    return put(folder, corpus, settings)
+    settings = AddSettings.given(settings)
+    check_arguments("add", {"index": index, "documents": documents})
+    return put(index_folder(index), documents, settings)
 
 
 def put(
@@ -99,7 +83,7 @@ def put(
 
     One commit, also of several indexes in one folder.
     """
-    if not is_living(folder):
+    if not is_hybrid(folder):
         return _put(folder, corpus, settings, wanted, gone)
     source = open_corpus(corpus, settings.account())
     job = f"{_job(source.fingerprint(), wanted)} {settings.kept} {sorted(gone)}"
@@ -154,32 +138,24 @@ def _job(fingerprint: str, wanted: Collection[str] | None) -> str:
 
 def delete(
     index: str | Path,
-    documents: Iterable[str] = (),
-    ids: str | Path | None = None,
+    ids: Iterable[str],
     *,
     settings: DeleteSettings | Overrides = None,
 ) -> Update:
-    """What deleting documents changed: those of these ids, and of a file `ids` with one a line.
+    """What deleting the documents of these ids changed.
 
     Where one of them is not in the index, nothing is deleted, unless such ids are to be skipped.
     """
     settings = DeleteSettings.given(settings)
     # In the order in which they were given.
-    unwanted = dict.fromkeys([documents] if isinstance(documents, str) else documents)
-    if ids is not None:
-        found = (
-            line.strip() for _, line in lines(Path(ids), Problems(line_limit=settings.line_limit))
-        )
-        unwanted |= dict.fromkeys(line for line in found if line)
+    unwanted = dict.fromkeys([ids] if isinstance(ids, str) else ids)
     if not unwanted:
         raise InputError(
-            f"{ids}: there is no id of a document to delete"
-            if ids is not None
-            else "there is no id of a document to delete",
-            "give ids of documents, or --ids FILE with one per line",
+            "there is no id of a document to delete",
+            "give ids of documents, or - to read one per line from standard input",
         )
-    folder = Path(index)
-    if not is_living(folder):
+    folder = index_folder(index)
+    if not is_hybrid(folder):
         return _delete(folder, unwanted, settings)
     with changing(folder, f"delete {sorted(unwanted)}") as change:
         first, *_ = change.each(lambda place: astuple(_delete(place, unwanted, settings)))
@@ -202,45 +178,39 @@ def _delete(folder: Path, unwanted: Collection[str], settings: DeleteSettings) -
         return writer.commit()
 
 
-def merge(
-    index: str | Path,
-    *,
-    model: str | None = None,
-    settings: MergeSettings | Overrides = None,
-) -> Update:
-    """The index made whole, as if it had been built anew from the documents that are in it.
+def merge(index: str | Path, *, model: str | None = None, hnsw: ChosenHnsw = False) -> Update:
+    """The index in one segment, as if it had been built from the documents that are in it.
 
-    A graph can be built beside it, which an index in segments has no place for.
+    A graph can be built next to it, which an index of several segments has no place for.
     """
-    settings = MergeSettings.given(settings, {"model": model})
-    folder = Path(index)
-    if not is_living(folder):
-        return _merge(folder, settings)
-    without = settings.model_copy(update={"hnsw": False})
+    folder = index_folder(index)
+    if not is_hybrid(folder):
+        return _merge(folder, model, hnsw)
 
     def merged(place: Path) -> tuple[int, ...]:
         dense = stated_manifest(place).kind == "dense"
-        return astuple(_merge(place, settings if dense else without))
+        return astuple(_merge(place, model, hnsw if dense else False))
 
-    with changing(folder, f"merge {settings.hnsw}") as change:
+    with changing(folder, f"merge {hnsw}") as change:
         first, *_ = change.each(merged)
     return Update(*first)
 
 
-def _merge(folder: Path, settings: MergeSettings) -> Update:
-    hnsw = check_hnsw(settings.hnsw, stated_manifest(folder).kind)
+def _merge(folder: Path, model: str | None, hnsw: ChosenHnsw) -> Update:
+    settings = check_hnsw(hnsw, stated_manifest(folder).kind)
     with IndexWriter(folder) as writer:
         update = writer.merge()
-    if hnsw is not None:
-        notice(add_hnsw(folder, settings.model, hnsw).summary())
+    if settings is not None:
+        notice(add_hnsw(folder, model, settings).summary())
     return update
 
 
 def open_writer(index: str | Path, model: str | None = None) -> Writer | HybridWriter:
     """The writer of an index, to be closed or used in a `with` block; a second one is refused."""
-    if is_living(index):
-        return HybridWriter(Path(index), model)
-    return Writer(IndexWriter(Path(index)), model)
+    folder = index_folder(index)
+    if is_hybrid(folder):
+        return HybridWriter(folder, model)
+    return Writer(IndexWriter(folder), model)
 
 
 class Writer:
@@ -374,5 +344,5 @@ def _encoder(index: IndexWriter, model: str | None) -> DenseEncoder | SparseEnco
 
     name = encoder_name(index.folder, origin, model)
     encoder = load_indexed_encoder(name, origin.settings, origin.backend)
-    check_encoder(index.manifest, encoder, where="--model")
+    check_encoder(index.manifest, encoder, where="model")
     return encoder

@@ -1,0 +1,68 @@
+"""Documents that a program holds: written once to the cache, and read from there as a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from isthmus.collections.fields import DOCUMENT_ID, DOCUMENT_TEXT, DOCUMENT_TITLE
+from isthmus.config.cache import cache_folder
+from isthmus.config.output import whole_file
+from isthmus.errors import InputError, shown
+from isthmus.records import Document
+
+Documents = str | Path | Iterable["str | Mapping[str, Any] | Document"]
+"""A path or name of documents, or documents themselves: texts, mappings or `Document`s."""
+
+
+def documents_spec(documents: Documents, numbered: bool = True) -> str:
+    """What the documents are called where a path is taken; those in memory are a file by then.
+
+    A text alone has its position as its id, which is refused where `numbered` is false.
+    """
+    if isinstance(documents, str | Path):
+        return str(documents)
+    if not isinstance(documents, Iterable):
+        raise InputError(
+            f"documents = {shown(documents)} of type {type(documents).__name__} cannot be read",
+            "give a path, or a list of texts, of mappings with id and text, or of Document",
+        )
+    lines = [_line(one, number, numbered) for number, one in enumerate(documents)]
+    content = "".join(lines)
+    file = cache_folder() / "documents" / f"{xxhash.xxh3_128_hexdigest(content.encode())}.jsonl"
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(file) as stream:
+            stream.write(content)
+    return str(file)
+
+
+def _line(one: object, number: int, numbered: bool) -> str:
+    """One document as a line of JSON."""
+    if isinstance(one, Document):
+        found = {"id": one.id, "title": one.title, "text": one.text}
+    elif isinstance(one, str) and numbered:
+        found = {"id": str(number), "text": one}
+    elif isinstance(one, Mapping) and all(isinstance(key, str) for key in one):
+        known = (*DOCUMENT_ID, *DOCUMENT_TEXT, *DOCUMENT_TITLE)
+        found = {key: value for key, value in one.items() if key in known}
+        if numbered and not any(key in one for key in DOCUMENT_ID):
+            found["id"] = str(number)
+    else:
+        raise InputError(
+            f"documents[{number}] = {shown(one)} cannot be read as a document",
+            "give it an id: {'id': …, 'text': …}, or Document(id, text)"
+            if isinstance(one, str)
+            else "give a text, a mapping with id and text, or Document(id, text)",
+        )
+    try:
+        return json.dumps(found, ensure_ascii=False) + "\n"
+    except TypeError:
+        raise InputError(
+            f"documents[{number}] = {shown(one)} holds something else than texts and numbers",
+            "give id, text and title as strings",
+        ) from None
