@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -69,7 +69,11 @@ class Bar:
     """One job's progress: a description, a count towards a total, and a note that may change.
 
     `done` was so much before the job was interrupted: it counts, but not as if it were done now.
+    A bar inside another one takes its place; the time of the inner one does not count for the
+    outer one, and it has no last line where it was short.
     """
+
+    _open: ClassVar[list[Bar]] = []
 
     def __init__(
         self, description: str, total: int | None = None, unit: str = "it", done: int = 0
@@ -80,16 +84,22 @@ class Bar:
         self.done = self.before = done
         self.note = ""
         self._start = self._last = time.monotonic()
+        self._said = False
         self._progress: Progress | None = None
         self._silent = os.environ.get("RANK", "0") != "0"
 
     def __enter__(self) -> Self:
         self._start = self._last = time.monotonic()
+        self._outer = self._open[-1] if self._open else None
+        if self._outer is not None:
+            self._outer._pause()
+        self._open.append(self)
         if console.is_terminal and not self._silent:
             self._progress = Progress(
                 SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
                 MofNCompleteColumn(), _Rate(), TimeElapsedColumn(), TimeRemainingColumn(),
                 TextColumn("{task.fields[note]}"), console=console,
+                transient=self._outer is not None,
             )  # fmt: skip
             self._progress.start()
             self._task = self._progress.add_task(self.description, unit=self.unit, note="")
@@ -99,8 +109,22 @@ class Bar:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
-        elif kind is None:
+        elif kind is None and (self._outer is None or self._said):
             self._line("done")
+        if self in self._open:
+            self._open.remove(self)
+            if self._outer is not None:
+                self._outer._go_on(time.monotonic() - self._start)
+
+    def _pause(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def _go_on(self, seconds: float) -> None:
+        self._start += seconds
+        self._last += seconds
+        if self._progress is not None:
+            self._progress.start()
 
     def advance(self, amount: int = 1, note: str | None = None) -> None:
         """Counts `amount` more; the note (a loss, say) replaces the last one."""
@@ -119,7 +143,7 @@ class Bar:
     def _line(self, suffix: str) -> None:
         if self._silent:
             return
-        self._last = time.monotonic()
+        self._last, self._said = time.monotonic(), True
         console.print(self._text(suffix), highlight=False, markup=False, soft_wrap=True)
 
     def _text(self, suffix: str) -> str:

@@ -39,6 +39,27 @@ def test_a_log_gets_a_line_every_half_minute(screen: io.StringIO, clock: list[fl
     ]
 
 
+def test_a_bar_within_a_bar_takes_its_place_and_its_time(
+    screen: io.StringIO, clock: list[float]
+) -> None:
+    with Bar("fine-tune", 10, "steps") as outer:
+        clock[0] += 40
+        outer.advance(4)
+        for seconds in (5, 40):  # the first too short for a line
+            with Bar("encode", 100, "documents") as inner:
+                clock[0] += seconds
+                inner.advance(100)
+        clock[0] += 40
+        outer.advance(4)
+    assert screen.getvalue().splitlines() == [
+        "fine-tune: 4/10, 0.1 steps/s, 40 s",
+        "encode: 100/100, 2.5 documents/s, 40 s",
+        "encode: 100/100, 2.5 documents/s, 40 s, done",
+        "fine-tune: 8/10, 0.1 steps/s, 80 s",
+        "fine-tune: 8/10, 0.1 steps/s, 80 s, done",
+    ]
+
+
 def test_what_fails_is_not_called_done(screen: io.StringIO) -> None:
     with pytest.raises(ValueError, match="broken"), Bar("read"):
         raise ValueError("broken")
@@ -56,6 +77,20 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "train" in shown
     assert "2/2" in shown
     assert "loss 0.5" in shown
+
+
+def test_on_a_terminal_bars_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120)
+    monkeypatch.setattr(progress, "console", console)
+    monkeypatch.delenv("RANK", raising=False)
+    with Bar("train", 2, "steps") as outer:
+        with Bar("encode", 5, "documents") as inner:
+            inner.advance(5)
+        outer.advance(2)
+    shown = stream.getvalue()
+    assert "5/5" in shown
+    assert "2/2" in shown.rpartition("encode")[2]
 
 
 def test_only_the_first_process_speaks(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -174,6 +176,8 @@ def main() -> None:
     # Threads that wait for each other by spinning make training on CPU much slower as soon as
     # another program wants a core. Read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # At the end Python looks through all objects once more, which takes seconds after torch.
+    atexit.register(gc.freeze)
     received: list[int] = []
     try:
         _refuse_other_encodings(sys.argv)

@@ -100,15 +100,20 @@ class ShowProgress(transformers.TrainerCallback):  # type: ignore[misc]
             self.bar.advance(0, shown)
 
 
-class Interruption(transformers.TrainerCallback):  # type: ignore[misc]
-    """On Ctrl-C, finishes the current step, writes a checkpoint, and stops.
+class EvaluationStopped(KeyboardInterrupt):
+    """An evaluation was left by a signal; the resumed run makes up for it."""
 
-    While the model to start from is evaluated, it stops at once. SIGTERM does the same where it has
-    a handler, as on the command line.
+
+class Interruption(transformers.TrainerCallback):  # type: ignore[misc]
+    """On Ctrl-C, finishes the current step, leaves an evaluation, writes a checkpoint, and stops.
+
+    Before the first step of this process it stops at once: there is nothing to keep. SIGTERM does
+    the same where it has a handler, as on the command line.
     """
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
+        self.stepped = False
         self.wanted = 0  # the signal that was received
         self.before: dict[int, Any] = {}
         self.process = os.getpid()
@@ -131,11 +136,17 @@ class Interruption(transformers.TrainerCallback):  # type: ignore[misc]
     def _note(self, number: int, frame: Any) -> None:
         # A second signal, any in a worker process, and one that loses no step, acts at once.
         step, evaluating = self.trainer.state.global_step, self.trainer.evaluating
-        if self.wanted or os.getpid() != self.process or (evaluating and not step):
+        if self.wanted or os.getpid() != self.process or not self.stepped:
             self.before[number](number, frame)
         self.wanted = number
-        first = f"evaluating step {step:,}" if evaluating else f"finishing step {step + 1:,}"
-        notice(f"interrupted: {first}, then writing a checkpoint (again: stop at once)")
+        first = "" if evaluating else f"finishing step {step + 1:,}, then "
+        notice(f"interrupted: {first}writing a checkpoint (again: stop at once)")
+        if evaluating:
+            raise EvaluationStopped
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Before every optimiser step."""
+        self.stepped = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """After every optimiser step."""

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -17,6 +17,7 @@ import transformers
 
 from isthmus.config.output import whole_folder, write_json, writing
 from isthmus.progress import notice
+from isthmus.training.callbacks import EvaluationStopped
 from isthmus.training.cuda_graphs import lacks_memory
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
@@ -67,20 +68,31 @@ class EvaluationCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self.at_least = at_least
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluates the model to start from; a resumed run has done so already."""
-        if state.global_step == 0:
+        """Evaluates the model to start from; in a resumed run, where a signal prevented it."""
+        earlier = evaluations(state.log_history, self.topic)
+        if self._is_due(state) and all(line["step"] != state.global_step for line in earlier):
             self._evaluate(state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluates every so many steps, and after the last step."""
+        if self._is_due(state):
+            # Interruption, which comes after this, asks for the checkpoint.
+            with suppress(EvaluationStopped):
+                self._evaluate(state, control)
+
+    def _is_due(self, state: Any) -> bool:
         steps = _steps(self.every, state.max_steps)
         if self.every < 1:
             steps = max(steps, self.at_least)
-        if state.global_step % steps == 0 or state.global_step == state.max_steps:
-            self._evaluate(state, control)
+        due: bool = state.global_step % steps == 0 or state.global_step == state.max_steps
+        return due
 
     def _evaluate(self, state: Any, control: Any) -> None:
-        values = self._measured()
+        self.trainer.evaluating = True
+        try:
+            values = self._measured()
+        finally:
+            self.trainer.evaluating = False
         first = 0 if self.best is None else _steps(self.best.from_step, state.max_steps)
         if self.best is None or state.global_step < first:
             self._log(values, control)
@@ -141,7 +153,6 @@ def _evaluating(trainer: Trainer) -> Iterator[None]:
     task, arguments = trainer.task, trainer.args
     was_training = task.training
     task.eval()
-    trainer.evaluating = True
     with (
         torch.no_grad(),
         torch.autocast(arguments.device.type, torch.bfloat16, enabled=arguments.bf16),
@@ -152,7 +163,6 @@ def _evaluating(trainer: Trainer) -> Iterator[None]:
             yield
         finally:
             task.train(was_training)
-            trainer.evaluating = False
 
 
 def _steps(given: float, steps: int) -> int:

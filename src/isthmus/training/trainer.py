@@ -92,6 +92,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
                 with restoring(checkpoint):
                     self.task.restore(checkpoint)
                 self.state = state
+                # What a signal left out after the last step is made up for.
+                self.callback_handler.on_train_begin(self.args, state, self.control)
                 finished: list[dict[str, float]] = state.log_history
                 return finished
         if self.args.gradient_accumulation_steps > 1:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from isthmus.errors import SettingsError, TrainingError
 from isthmus.finetuning.finetune import finetune
 from isthmus.pretraining.pretrain import pretrain
 from isthmus.training.checkpoints import last_checkpoint
+from isthmus.training.evaluation import Best, EvaluationCallback
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, Examples, Task
 from isthmus.training.trainer import Trainer
@@ -143,6 +145,50 @@ def test_sigterm_keeps_a_checkpoint_where_it_is_heeded(
     checkpoint = last_checkpoint(tmp_path)
     assert checkpoint is not None
     assert checkpoint.name == "checkpoint-5"
+
+
+def evaluated_every_step(task: Line, output: Path, leave_at: int | None = None) -> Trainer:
+    """Measures the weight; a signal arrives within the evaluation of step `leave_at`."""
+    made = trainer(task, output)
+
+    def measure() -> dict[str, float]:
+        if made.state.global_step == leave_at:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+        return {"weight": task.weight.item()}
+
+    best = Best("weight", "higher")
+    made.add_callback(EvaluationCallback(made, "probe", measure, every=1, best=best))
+    return made
+
+
+def measured(log: list[dict[str, float]]) -> list[tuple[float, float]]:
+    return [(line["step"], line["probe/weight"]) for line in log if "probe/weight" in line]
+
+
+@pytest.mark.parametrize("step", [5, 10])
+def test_an_evaluation_is_left_at_once_and_made_up_for(step: int, tmp_path: Path) -> None:
+    expected = evaluated_every_step(Line(), tmp_path / "whole").fit()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        evaluated_every_step(Line(), tmp_path / "torn", leave_at=step).fit()
+    assert time.monotonic() - began < 30
+    checkpoint = last_checkpoint(tmp_path / "torn")
+    assert checkpoint is not None
+    assert checkpoint.name == f"checkpoint-{step}"
+    resumed = evaluated_every_step(Line(), tmp_path / "torn").fit()
+    assert [one for one, _ in measured(expected)] == list(range(11))
+    assert measured(resumed) == measured(expected)
+    assert losses(resumed) == losses(expected)
+    found = [json.loads((tmp_path / name / "best" / "probe.json").read_text())
+             for name in ("whole", "torn")]  # fmt: skip
+    assert found[0] == found[1]
+
+
+def test_before_the_first_step_nothing_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        evaluated_every_step(Line(), tmp_path, leave_at=0).fit()
+    assert last_checkpoint(tmp_path) is None
 
 
 def test_a_loss_that_is_no_number_ends_training(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from isthmus.finetuning.losses._base import Loss
 from isthmus.finetuning.mining.candidates import Rows, Scores
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, TaughtScores
 from isthmus.nn.backbone import Backbone
+from isthmus.progress import Bar
 from isthmus.text.batches import length_sorted_batches
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
@@ -121,9 +122,11 @@ class Vectors(Kind):
         ids, mask = pad(rows, encoder.tokenizer.pad_id)
         queries = in_chunks(encoder.represent_queries, ids.to(device), mask.to(device))
         scores = torch.empty(len(queries), len(chosen.rows), device=device)
-        for batch, vectors in documents(encoder, corpus, chosen.rows):
-            with torch.autocast(device.type, enabled=False):  # bf16 would round scores to ties
-                scores[:, batch] = queries @ vectors.T
+        with Bar("encode development documents", len(chosen.rows), "documents") as bar:
+            for batch, vectors in documents(encoder, corpus, chosen.rows):
+                with torch.autocast(device.type, enabled=False):  # bf16 would round scores to ties
+                    scores[:, batch] = queries @ vectors.T
+                bar.advance(len(batch))
         best = scores.topk(min(depth, len(chosen.rows)))
         return zip(best.indices.cpu().numpy(), best.values.cpu().numpy(), strict=True)
 
