@@ -32,7 +32,6 @@ def test_questions_are_tested_by_their_answers(
             "development": None, "training": _TRAINING,
         },
         "measures": ["Answer@10", "Answer@1"],
-        "depth": 10,
     }  # fmt: skip
     file = tmp_path / "qa.yaml"
     file.write_text(yaml.safe_dump({"verb": "benchmark run", "settings": values}))

@@ -70,7 +70,7 @@ def run(
     tested on the queries of its own collection and of others. Results are in OUTPUT/runs, one small
     file per run. Killed, stopped or on another machine, the same command resumes: results copied
     into OUTPUT/runs count as done where settings and data agree. A run that fails has its reason in
-    its file, and the others continue.
+    OUTPUT/isthmus.json, and the others continue.
 
     Example: isthmus benchmark run pretraining-small --data data --output runs/benchmark
     --workers 8 --time-limit 1500; isthmus benchmark run pretraining-small --data data --output
@@ -115,7 +115,7 @@ def report(
     Writes report.html (one page that needs nothing else), report.md, report.json, and
     results.parquet, from which the report can be made again. Letters and verdicts are by t-tests
     over queries and pre-training seeds together, corrected (Holm) over a whole table. Runs that are
-    missing or failed are shown as such.
+    missing are shown as such.
 
     Example: isthmus benchmark report runs/benchmark; isthmus benchmark report runs/benchmark
     --output docs/results/benchmark --set smallest_effect=0.01

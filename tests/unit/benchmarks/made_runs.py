@@ -66,16 +66,12 @@ def results(
             mean = float(np.mean(list(scores.values())))
             per_query = dict.fromkeys(made.measures, scores)
             tests[other] = Tested(measures=dict.fromkeys(made.measures, mean), per_query=per_query)
-        found.append(Result(run=run, status="done", tests=tests, settings="digest"))
+        found.append(Result(run=run, tests=tests, settings="digest"))
     return found
 
 
 def with_cost(result: Result, **cost: float) -> Result:
     return result.model_copy(update={"cost": Cost(**cost)})
-
-
-def failed(result: Result, reason: str) -> Result:
-    return result.model_copy(update={"status": "failed", "reason": reason, "tests": {}})
 
 
 def write(folder: Path, made: Protocol, done: Sequence[Result], name: str = "made") -> Path:

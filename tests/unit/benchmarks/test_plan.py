@@ -153,8 +153,7 @@ def test_unequal_budgets_are_refused(tmp_path: Path) -> None:
         ("methods", {"Bow": {}}, "'Bow' becomes part of file names"),
         ("methods", {"a": {"recipe": "bow", "after": "a"}}, "methods.a comes after itself"),
         ("measures", ["RR@ten"], "not the name of a measure"),
-        ("measures", ["RR@10", "AP", "MRR@10"], "'MRR@10' is the same measure as 'RR@10'"),
-        ("measures", ["RR@10", "R@1000"], "'R@1000' looks at more than the 100 documents"),
+        ("measures", ["RR@10", "AP", "MRR@10"], "listed twice"),
         (
             "measures",
             ["RR@10", "Answer@5"],
@@ -211,7 +210,7 @@ def test_a_dry_run_prints_what_is_missing_and_then_the_jobs(
     outcome = benchmark(str(file), output, dry_run=True)
     jobs = capsys.readouterr().out
     assert "few.dense.none.p1.f1, after base" in jobs
-    assert f"runs: 0 done, {outcome.left} left" in jobs
+    assert f"0 done, {outcome.left} left" in jobs
     assert not outcome.missing
     (tmp_path / "texts.jsonl").unlink()
     outcome = benchmark(str(file), output, dry_run=True)
@@ -257,29 +256,26 @@ def test_shipped_protocols_can_be_run(name: str, tmp_path: Path) -> None:
 
 
 def test_a_failed_model_fails_all_runs_that_need_it_and_no_other(tmp_path: Path) -> None:
-    values = values_in(tmp_path)
-    made = plan(values)
+    made = plan(values_in(tmp_path))
     schedule = Schedule(made, made.chosen(["few.dense.*.p1.f1"]), RunFolder.of(made, tmp_path))
     assert list(schedule.waiting) == [
         "base", "pretrain/mlm/made/p1", "pretrain/bow/made/p1",
         "few.dense.none.p1.f1", "few.dense.mlm.p1.f1", "few.dense.bow.p1.f1",
     ]  # fmt: skip
     base = taken(schedule)
-    assert schedule.next(None) is None  # everything waits for the base
-    schedule.finish(base, 1.0)
+    assert schedule.next() is None  # everything waits for the base
+    schedule.finish(base)
     mlm = taken(schedule)
     assert schedule.fail(mlm, "lost")
     again = [taken(schedule).name for _ in range(3)]
     assert again == ["pretrain/bow/made/p1", "few.dense.none.p1.f1", "pretrain/mlm/made/p1"]
     assert not schedule.fail(mlm, "no memory")
-    assert schedule.failed.keys() == {"pretrain/mlm/made/p1", "few.dense.mlm.p1.f1"}
-    row = json.loads((tmp_path / "runs" / "few.dense.mlm.p1.f1.json").read_text())
-    assert (row["status"], row["reason"]) == ("failed", "pretrain/mlm/made/p1: no memory")
+    reasons = {
+        "pretrain/mlm/made/p1": "no memory",
+        "few.dense.mlm.p1.f1": "pretrain/mlm/made/p1: no memory",
+    }
+    assert schedule.failed == reasons
     assert list(schedule.waiting) == ["few.dense.bow.p1.f1"]
-
-
-def scheduled(made: Plan, folder: Path) -> Schedule:
-    return Schedule(made, made.chosen([]), RunFolder.of(made, folder))
 
 
 _MADE = {"made": {"RR@10": {"q": 1.0}}}
@@ -288,23 +284,20 @@ _MADE = {"made": {"RR@10": {"q": 1.0}}}
 @pytest.mark.parametrize(
     ("tests", "cost", "message"),
     [
-        ({}, {}, "no scores at all"),
+        ({}, {}, "is damaged: tests"),
         ({"made": {"RR@10": {}}}, {}, "is damaged: tests.made"),
         ({"made": {"RR@10": {"q": float("inf")}}}, {}, "is damaged: tests.made = inf"),
         (_MADE, {"index_bytes": -1.0}, "is damaged: cost.index_bytes = -1.0"),
-        (_MADE, {}, ""),
     ],
 )
 def test_a_run_without_the_scores_of_its_tests_is_refused(
-    tests: dict[str, Any], cost: dict[str, float], message: str,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    values = values_in(tmp_path)
-    made = plan({**values, "measures": ["MRR@10"]})  # which is written as RR@10
+    tests: dict[str, Any], cost: dict[str, float], message: str, tmp_path: Path
+) -> None:
+    made = plan(values_in(tmp_path))
     step = made.steps["few.dense.none.p1.f1"]
     assert step.run is not None
     result = {
-        "run": step.run.model_dump(), "status": "done", "settings": step.digest, "cost": cost,
+        "run": step.run.model_dump(), "settings": step.digest, "cost": cost,
         "tests": {
             name: {"measures": dict.fromkeys(scores, 1.0), "per_query": scores}
             for name, scores in tests.items()
@@ -313,16 +306,13 @@ def test_a_run_without_the_scores_of_its_tests_is_refused(
     file = step.run.file(tmp_path)
     file.parent.mkdir()
     file.write_text(json.dumps(result))
-    if message:
-        with pytest.raises(InputError, match=message) as refused:
-            scheduled(made, tmp_path)
-        assert refused.value.fix == "remove the file: the run is repeated"
-    else:
-        assert step.name in scheduled(made, tmp_path).done
+    with pytest.raises(InputError, match=message) as refused:
+        Schedule(made, made.chosen([]), RunFolder.of(made, tmp_path))
+    assert refused.value.fix == "remove the file: the run is repeated"
 
 
 def taken(schedule: Schedule) -> Step:
-    step = schedule.next(None)
+    step = schedule.next()
     assert step is not None
     return step
 

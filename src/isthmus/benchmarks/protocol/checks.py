@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from isthmus.collections import Judged, open_collection
 from isthmus.errors import SettingsError
-from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.query_scores import check_measures, counts_answers
 from isthmus.finetuning.development import development_split, is_test
 from isthmus.finetuning.kinds._base import KINDS
@@ -53,43 +51,14 @@ def check_budgets(read: Iterable[tuple[str, str, float]]) -> None:
             )
 
 
-def check_names(measures: Sequence[str], depth: int) -> None:
-    """Raises on what is no measure, is there twice under any name, or looks below the depth."""
-    seen: dict[str, str] = {}
-    for name in measures:
-        parsed = parse_measure(name, answers=True)
-        measure, cutoff = str(parsed), parsed.params.get("cutoff", 0)
-        if cutoff > depth:
-            raise SettingsError(
-                f"measures: {name!r} looks at more than the {depth:,} documents that are found "
-                "for a query",
-                f"set depth={cutoff}, or choose a lower cutoff",
-            )
-        if measure in seen:
-            raise SettingsError(
-                f"measures: {name!r} is the same measure as {seen[measure]!r}",
-                "leave one of them out",
-            )
-        seen[measure] = name
+def check_judged(spec: str, split: str, measures: Sequence[str]) -> None:
+    """Raises on measures that need answers, or judgements, where a split has none.
 
-
-@dataclass(frozen=True)
-class TestedOn:
-    """A collection that a run is tested on."""
-
-    collection: str
-    spec: str
-    split: str
-    fingerprint: str
-
-    def check(self, measures: Sequence[str]) -> None:
-        """Raises on measures that need answers, or judgements, where the split has none.
-
-        Nothing is read where neither the measures nor the collection know of answers.
-        """
-        opened = open_collection(self.spec)
-        if any(map(counts_answers, measures)) or opened.answers(self.split):
-            check_measures(measures, Judged.of(opened, self.split))
+    Nothing is read where neither the measures nor the collection know of answers.
+    """
+    opened = open_collection(spec)
+    if any(map(counts_answers, measures)) or opened.answers(split):
+        check_measures(measures, Judged.of(opened, split))
 
 
 def check_encoder(stages: Sequence[str], retrieves: bool, where: str) -> None:

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from isthmus.benchmarks.protocol.checks import (
-    TestedOn,
     check_budgets,
     check_encoder,
-    check_names,
+    check_judged,
     check_splits,
     refuse_seen,
     tokens_of,
@@ -56,6 +55,15 @@ _IDLE = ("save_steps", "save_minutes", "save_total_limit", "report_to", "logging
 _SEED_STRIDE = 10_000  # above all seeds
 
 
+class TestedOn(NamedTuple):
+    """A collection that a run is tested on."""
+
+    collection: str
+    spec: str
+    split: str
+    fingerprint: str
+
+
 @dataclass(frozen=True)
 class Step:
     """A piece of work: a model that runs share, or a run itself."""
@@ -63,16 +71,14 @@ class Step:
     name: str
     work: Work
     digest: str
-    needs: tuple[str, ...] = ()  # steps that come before
+    values: Values  # settings of its command, but for folders
     model: str = ""  # the step, or the checkpoint, whose model it begins with
     teacher: str = ""  # likewise, of which it learns
-    values: Values = field(default_factory=dict)  # settings of its command, but for folders
-    tokens: float = 0.0  # that training reads at most
+    needs: tuple[str, ...] = ()  # steps that come before
+    tokens: float = 0.0  # that pre-training reads at most
     run: Run | None = None
     parts: Mapping[str, str] = field(default_factory=dict)
     tests: tuple[TestedOn, ...] = ()
-    measures: tuple[str, ...] = ()
-    depth: int = 0
     encoder: str = ""  # dense or sparse, for a model that is tested as it is
 
     @property
@@ -98,9 +104,9 @@ class Plan:
         self._model_digest = cache(self._read_model)
         self._find_recipe = cache(find_recipe)
         self._pretrained = cache(self._add_pretraining)
+        self._taught = cache(self._add_teacher)
         self._finetuning = cache(self._read_finetuning)
-        check_names(protocol.measures, protocol.depth)
-        self._base, self._base_digest = self._add_base()
+        self._base = self._add_base()
         for run in protocol.runs():
             self._add_run(run)
         if protocol.equal_tokens:
@@ -109,24 +115,28 @@ class Plan:
 
     def chosen(self, only: Iterable[str]) -> list[Step]:
         """The steps of runs, or models, whose names match one of the patterns; all without any."""
-        patterns = list(only)
-        if not patterns:
-            return [step for step in self.steps.values() if step.run is not None]
-        found: dict[str, Step] = {}
-        for pattern in patterns:
-            matching = [name for name in self.steps if fnmatch(name, pattern)]
-            if not matching:
+        for pattern in (patterns := list(only)):
+            if not any(fnmatch(name, pattern) for name in self.steps):
                 raise SettingsError(
                     f"--only {pattern!r} matches no step of the benchmark",
                     "give a name or a pattern, such as 'insuranceqa-1000.dense.*'; --dry-run "
                     "lists all names",
                     choices(pattern, self.steps),
                 )
-            found |= {name: self.steps[name] for name in matching}
-        return list(found.values())
+        steps = self.steps.values()
+        return [step for step in steps if any(fnmatch(step.name, one) for one in patterns)
+                or (not patterns and step.run is not None)]  # fmt: skip
 
-    def _add(self, step: Step) -> None:
-        self.steps[step.name] = step
+    def _add(self, name: str, work: Work, digest: str, values: Values, **more: Any) -> Step:
+        """Adds a step, after those whose models it needs."""
+        named = (more.get("model", ""), more.get("teacher", ""))
+        needs = tuple(one for one in named if one in self.steps)
+        self.steps[name] = Step(name, work, digest, values, needs=needs, **more)
+        return self.steps[name]
+
+    def _origin(self, model: str | None, where: str) -> tuple[str, str]:
+        """A checkpoint and its digest; without one, the base."""
+        return self._base if model is None else (model, self._model_digest(model, where))
 
     def _add_base(self) -> tuple[str, str]:
         base = self.protocol.base
@@ -139,12 +149,11 @@ class Plan:
         )  # fmt: skip
         texts = [self._fingerprint(text) for text in base.texts]
         made = digest(_meant(values), str(base.paragraph), digest(*texts))
-        self._add(Step("base", "base", made, values=values, tokens=tokens_of(values)))
+        self._add("base", "base", made, values)
         return "base", made
 
     def _add_run(self, run: Run) -> None:
-        protocol = self.protocol
-        task = protocol.tasks[run.task]
+        protocol, task = self.protocol, self.protocol.tasks[run.task]
         model, model_digest, tokens = self._pretrained(
             run.method, task.collection, run.pretraining_seed
         )
@@ -156,17 +165,15 @@ class Plan:
             seed = run.pretraining_seed * _SEED_STRIDE + run.finetuning_seed
             values = merged(values, {"training": {"seed": seed}})
             if task.teacher is not None:
-                teacher, teacher_digest = self._teacher(run.task, task)
+                teacher, teacher_digest = self._taught(run.task)
         else:
-            retriever = protocol.retrievers[run.retriever]
             where = f"retrievers.{run.retriever}"
-            layer = (f"{where}.settings", retriever.settings)
-            recipe = task.recipes.get(run.retriever, retriever.recipe)
+            recipe, layer = self._retriever(task, run.retriever)
             encoder = self._layered("finetune", recipe, layer).get("encoder", "dense")
             check_encoder([encoder], True, where)
         tests = tuple(map(self._tested, dict.fromkeys((task.collection, *protocol.zero_shot))))
         parts = {
-            "base": self._base_digest,
+            "base": self._base[1],
             "method": model_digest,
             "fine-tuning": digest(_meant(values), tests[0].fingerprint, encoder),
             "teacher": teacher_digest,
@@ -175,20 +182,16 @@ class Plan:
                 *protocol.measures, str(protocol.depth),
             ),
         }  # fmt: skip
-        needs = tuple(name for name in (model, teacher) if name in self.steps)
-        self._add(Step(
-            run.name, "run", digest(*parts.values()), needs, model, teacher, values, tokens, run,
-            parts, tests, tuple(protocol.measures), protocol.depth, encoder,
-        ))  # fmt: skip
+        self._add(
+            run.name, "run", digest(*parts.values()), values, model=model, teacher=teacher,
+            tokens=tokens, run=run, parts=parts, tests=tests, encoder=encoder,
+        )  # fmt: skip
 
     def _add_pretraining(self, name: str, collection: str, seed: int) -> tuple[str, str, float]:
         """The step or checkpoint that a method gives, its digest, and the tokens it has read."""
-        method = self.protocol.methods[name]
-        origin, origin_digest, read = self._base, self._base_digest, 0.0
-        if method.model is not None:
-            origin = method.model
-            origin_digest = self._model_digest(origin, f"methods.{name}.model")
-        elif method.after is not None:
+        method, read = self.protocol.methods[name], 0.0
+        origin, origin_digest = self._origin(method.model, f"methods.{name}.model")
+        if method.after is not None:
             origin, origin_digest, read = self._pretrained(method.after, collection, seed)
         if method.recipe is None:
             return origin, origin_digest, read
@@ -207,44 +210,41 @@ class Plan:
         step = f"pretrain/{name}/{label}/p{seed}"
         if step in self.steps and self.steps[step].digest != made:  # another task's, done otherwise
             step = f"pretrain/{name}/{label}-{made[:8]}/p{seed}"
-        needs = (origin,) if origin in self.steps else ()
-        tokens = tokens_of(values)
-        values["documents"] = self.protocol.spec(corpus)
-        self._add(Step(step, "pretrain", made, needs, origin, values=values, tokens=tokens))
+        values["documents"], tokens = self.protocol.spec(corpus), tokens_of(values)
+        self._add(step, "pretrain", made, values, model=origin, tokens=tokens)
         return step, made, read + tokens
 
-    def _teacher(self, name: str, task: TaskSettings) -> tuple[str, str]:
+    def _add_teacher(self, name: str) -> tuple[str, str]:
         """The step or checkpoint of the re-ranker that a task learns from, and its digest."""
-        chosen, where = task.teacher, f"tasks.{name}.teacher"
+        task, where = self.protocol.tasks[name], f"tasks.{name}.teacher"
+        chosen = task.teacher
         assert chosen is not None
         if chosen.model is not None:
-            return chosen.model, self._model_digest(chosen.model, f"{where}.model")
-        step = f"teacher/{name}"
-        if step not in self.steps:
-            values = self._finetune_values(
-                chosen.recipe, where, task.collection, ("", _TEACHER),
-                ("", {"queries": task.queries}), (f"{where}.settings", chosen.settings),
-                retrieves=False,
-            )  # fmt: skip
-            origin, origin_digest = self._base, self._base_digest
-            if chosen.trained_from is not None:
-                origin = chosen.trained_from
-                origin_digest = self._model_digest(origin, f"{where}.trained_from")
-            made = digest(_meant(values), self._fingerprint(task.collection), origin_digest)
-            needs = (origin,) if origin in self.steps else ()
-            self._add(Step(step, "teacher", made, needs, origin, values=values))
-        return step, self.steps[step].digest
+            return self._origin(chosen.model, f"{where}.model")
+        values = self._finetune_values(
+            chosen.recipe, where, task.collection, ("", _TEACHER), ("", {"queries": task.queries}),
+            (f"{where}.settings", chosen.settings), retrieves=False,
+        )  # fmt: skip
+        origin, origin_digest = self._origin(chosen.trained_from, f"{where}.trained_from")
+        made = digest(_meant(values), self._fingerprint(task.collection), origin_digest)
+        self._add(f"teacher/{name}", "teacher", made, values, model=origin)
+        return f"teacher/{name}", made
+
+    def _retriever(self, task: TaskSettings, name: str) -> tuple[str, Layer]:
+        """The recipe of a retriever in a task, and the settings over it."""
+        retriever = self.protocol.retrievers[name]
+        layer = f"retrievers.{name}.settings", retriever.settings
+        return task.recipes.get(name, retriever.recipe), layer
 
     def _read_finetuning(self, task_name: str, retriever: str, method: str) -> Values:
         """The settings of a fine-tuning, but for its seed."""
         protocol, task = self.protocol, self.protocol.tasks[task_name]
         taught = {} if task.teacher is None else {"teacher": {"name": "cross_encoder", "model": ""}}
-        kind = protocol.retrievers[retriever]
+        recipe, layer = self._retriever(task, retriever)
         values = self._finetune_values(
-            task.recipes.get(retriever, kind.recipe), f"tasks.{task_name}", task.collection,
+            recipe, f"tasks.{task_name}", task.collection,
             ("", {"queries": task.queries, "training.seed": 0, **taught}),
-            ("finetuning", protocol.finetuning),
-            (f"retrievers.{retriever}.settings", kind.settings),
+            ("finetuning", protocol.finetuning), layer,
             (f"tasks.{task_name}.settings", task.settings),
             (f"methods.{method}.finetuning", protocol.methods[method].finetuning),
         )  # fmt: skip
@@ -254,14 +254,9 @@ class Plan:
     def _pretraining(self, recipe: str, *layers: Layer, where: str, corpus: str) -> Values:
         values = self._layered("pretrain", recipe, *layers, taken=("documents", "output", "model"))
         begins = {} if where == "base" else {"model": "base"}
+        given = {**values, **begins, "documents": corpus, "output": "output"}
         with _named(where):
-            assemble(PretrainSettings.parse(
-                {**values, **begins, "documents": corpus, "output": "output"}, where
-            ))  # fmt: skip
-        for part in ("corruption", "decoder_corruption"):
-            own = values.get(part)
-            if isinstance(own, dict) and (generator := own.get("generator")):
-                self._model_digest(generator, f"{where}: {part}.generator")
+            assemble(PretrainSettings.parse(given, where))
         return values
 
     def _finetune_values(
@@ -321,15 +316,15 @@ class Plan:
         return fingerprint
 
     def _read_tested(self, name: str) -> TestedOn:
-        spec, known = self.protocol.spec(name), self.protocol.collections[name]
-        tested = TestedOn(name, spec, known.split, self._fingerprint(name))
+        spec, split = self.protocol.spec(name), self.protocol.collections[name].split
+        fingerprint = self._fingerprint(name)
         if spec not in self.missing:
             with _named(f"collections.{name}"):
                 try:
-                    tested.check(self.protocol.measures)
+                    check_judged(spec, split, self.protocol.measures)
                 except InputError as error:
                     self._lacks(spec, error)
-        return tested
+        return TestedOn(name, spec, split, fingerprint)
 
     def _read_model(self, model: str, where: str) -> str:
         try:

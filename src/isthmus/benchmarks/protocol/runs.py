@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from isthmus.config import Settings
 from isthmus.config.output import whole_file
@@ -63,25 +63,14 @@ class Cost(Settings):
 
 
 class Result(Settings):
-    """A run that has ended: its tests, or the reason for which there are none."""
+    """A run that is done: what its tests gave, and what it took."""
 
     run: Run
-    status: Literal["done", "failed"]
-    reason: str | None = None
-    tests: dict[str, Tested] = Field({}, description="By test collection")
+    tests: dict[str, Tested] = Field(min_length=1, description="By test collection")
     cost: Cost = Cost()
     settings: str = Field(description="Digest of everything that the result depends on")
     parts: dict[str, str] = Field({}, description="Digests of the parts of that: base, method, …")
-    origin: str | None = Field(
-        None, description="Digest of the weights that pre-training began with"
-    )
-    machine: dict[str, Any] = Field({}, description="Versions, commit, processor, accelerator")
-
-    @model_validator(mode="after")
-    def _has_scores(self) -> Self:
-        if self.status == "done" and not self.tests:
-            raise ValueError("a finished run has no scores at all")
-        return self
+    machine: dict[str, Any] = Field({}, description="Versions, commit and machine")
 
 
 def write_result(folder: Path, result: Result) -> None:

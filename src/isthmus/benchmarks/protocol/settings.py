@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -16,11 +16,13 @@ from isthmus.config import Settings
 from isthmus.config.output import write_json
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 from isthmus.errors import InputError, SettingsError, choices
+from isthmus.evaluation.measures import parse_measure
 
 PROTOCOL = "protocol.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 Seed = Annotated[int, Field(ge=0, lt=10_000)]
 Values = dict[str, Any]
+T = TypeVar("T")
 
 
 def _plain(name: str) -> str:
@@ -29,14 +31,21 @@ def _plain(name: str) -> str:
     return name
 
 
-def _distinct(seeds: list[int]) -> list[int]:
-    if len(set(seeds)) != len(seeds):
-        raise ValueError("a seed is listed twice")
-    return seeds
+def _distinct(values: list[T]) -> list[T]:
+    if len({*values}) != len(values):
+        raise ValueError("one of them is listed twice")
+    return values
+
+
+def _spelt(measure: str) -> str:
+    return str(parse_measure(measure, answers=True))
 
 
 Name = Annotated[str, AfterValidator(_plain)]
 Model = Annotated[str, Field(min_length=1)]
+Measures = Annotated[
+    list[Annotated[str, AfterValidator(_spelt)]], Field(min_length=1), AfterValidator(_distinct)
+]
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
 
 
@@ -166,10 +175,9 @@ class Protocol(Settings):
         True, description="Refuse methods that see different numbers of tokens of one corpus"
     )
     finetuning: Values = Field({}, description="Settings of every fine-tuning")
-    measures: list[str] = Field(
-        ["RR@10", "nDCG@10", "R@100"], min_length=1, description="Measures, the main one first"
+    measures: Measures = Field(
+        ["RR@10", "nDCG@10", "R@100"], description="Measures, the main one first"
     )
-    depth: int = Field(100, ge=1, description="Number of documents per test query")
     seeds: SeedSettings = Field(
         SeedSettings(), description="Seeds of every task that names none itself"
     )
@@ -218,6 +226,12 @@ class Protocol(Settings):
             yield f"expected.{number}.task", "tasks", table.task
             for value in table.values() if self.scale == "paper" else ():  # else of other data
                 yield f"expected.{number}.columns", "collections", value.collection
+
+    @property
+    def depth(self) -> int:
+        """The number of documents per test query: as many as the measures look at, or 100."""
+        parsed = (parse_measure(name, answers=True) for name in self.measures)
+        return max(100, *(int(measure.params.get("cutoff", 0)) for measure in parsed))
 
     def retrievers_of(self, task: str) -> list[str]:
         """The retrievers that a task is run for."""

@@ -1,4 +1,4 @@
-"""The plots of a report, as SVG: verdicts, quality against cost, gains by task."""
+"""The plots of a report, as SVG: verdicts, and gains from task to task."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from isthmus.benchmarks.report.scores import Column, Grid
+from isthmus.benchmarks.report.scores import Grid
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.benchmarks.report.verdicts import Term, Verdict, estimate
 from isthmus.progress import notice
 
 _COLOURS = {"supported": "#1a7145", "not supported": "#b23a2e", "inconclusive": "#84640f"}
 _WIDTH = 7.6  # inches
-_COSTS = {
-    "pretraining_seconds": "seconds of pre-training",
-    "index_bytes": "bytes of the index",
-    "query_seconds": "seconds of a query",
-}
 Panels = dict[str, Callable[[Any], None]]
 """What is drawn on each pair of axes, by its title."""
 
@@ -29,17 +24,15 @@ def plots(grid: Grid, settings: ReportSettings, verdicts: Sequence[Verdict]) -> 
     if importlib.util.find_spec("matplotlib") is None:
         notice("for plots: pip install 'isthmus[report]'")
         return {}
-    measure, first = grid.protocol.measures[0], next(iter(grid.protocol.methods))
-    known = [one for one in verdicts if one.overall and math.isfinite(one.overall.interval[0])]
-    panels: dict[str, tuple[float, Panels]] = {
-        "Differences that verdicts rest on, with their intervals": (
-            0.8 + 0.22 * len(known), {"": lambda axis: _forest(axis, known)} if known else {},
-        ),
-        **{f"{measure} against {label}": (3.6, _against(grid, name, label))
-           for name, label in _COSTS.items()},
-        f"Gain in {measure} over {first}, from task to task": (3.6, _gains(grid, settings)),
-    }  # fmt: skip
-    return {title: _drawn(*plot) for title, plot in panels.items() if plot[1]}
+    known = [one for one in verdicts if one.overall and one.overall.interval]
+    forest: Panels = {"": lambda axis: _forest(axis, known)} if known else {}
+    first = next(iter(grid.protocol.methods))
+    gain = f"Gain in {grid.protocol.measures[0]} over {first}, from task to task"
+    found = {
+        "Differences that verdicts rest on": (0.8 + 0.22 * len(known), forest),
+        gain: (3.6, _gains(grid, settings)),
+    }
+    return {title: _drawn(*plot) for title, plot in found.items() if plot[1]}
 
 
 def _drawn(height: float, panels: Panels) -> str:
@@ -67,42 +60,13 @@ def _plain(text: str) -> str:
 def _forest(axis: Any, verdicts: Sequence[Verdict]) -> None:
     for place, one in enumerate(verdicts):
         assert one.overall is not None
+        assert one.overall.interval is not None
         colour = _COLOURS[one.decision]
         axis.plot(one.overall.interval, (place, place), color=colour, linewidth=2)
         axis.plot(one.overall.difference, place, "o", color=colour)
     axis.axvline(0.0, color="grey", linewidth=0.8)
     axis.set_yticks(range(len(verdicts)), [_plain(one.name) for one in verdicts])
     axis.invert_yaxis()
-
-
-def _against(grid: Grid, cost: str, label: str) -> Panels:
-    """Scores against a cost: a panel for the first task that trains on each collection."""
-    protocol, measure = grid.protocol, grid.protocol.measures[0]
-    tasks = {protocol.tasks[name].collection: name for name in reversed(protocol.tasks)}
-    panels: Panels = {}
-    for collection, task in reversed(tasks.items()):
-        dots: dict[str, list[tuple[str, float, float]]] = {}
-        for retriever in protocol.retrievers_of(task):
-            column = Column(retriever, task, collection, measure)
-            for method, scores in grid.by_method(column).items():
-                if (found := grid.cost(method, retriever, task, cost)) is not None:
-                    dots.setdefault(retriever, []).append((method, found, scores.mean))
-        values = [dot[1] for here in dots.values() for dot in here]
-        if len({*values}) > 1:
-            log = 0 < 8 * min(values) < max(values)
-
-            def draw(axis: Any, dots: Any = dots, log: bool = log) -> None:
-                for retriever, here in dots.items():
-                    axis.plot(*zip(*(dot[1:] for dot in here), strict=True), "o", label=retriever)
-                    for method, *at in here:
-                        axis.annotate(
-                            _plain(method), at, (3, 2), textcoords="offset points", fontsize=6
-                        )
-                axis.set(xlabel=label, ylabel=measure, xscale="log" if log else "linear")
-                axis.legend()
-
-            panels[task] = draw
-    return panels
 
 
 def _gains(grid: Grid, settings: ReportSettings) -> Panels:

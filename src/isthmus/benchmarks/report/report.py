@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any
 from isthmus.benchmarks.protocol.runs import RUNS, Result, read_result
 from isthmus.benchmarks.protocol.settings import read_protocol
 from isthmus.benchmarks.report.plots import plots
-from isthmus.benchmarks.report.results import RESULTS, ResultsFile, read_results
+from isthmus.benchmarks.report.results import RESULTS, read_results, write_results
 from isthmus.benchmarks.report.scores import Grid
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.benchmarks.report.tables import (
-    ScoreTable,
     cost_tables,
     expected_table,
-    failure_table,
     finding_table,
     score_tables,
     verdict_table,
@@ -49,17 +46,15 @@ class BenchmarkReport(Shown):
     summary: str
     settings: ReportSettings
     verdicts: tuple[Verdict, ...]
-    scores: tuple[ScoreTable, ...]
+    scores: tuple[Table, ...]
     costs: tuple[Table, ...]
     expected: Table | None
-    failures: Table | None
     plots: Mapping[str, str]
 
     def tables(self) -> Iterator[str | Table]:
-        """The summary, the scores of the main measure, and the verdicts."""
+        """The summary, the first table of scores, and the verdicts."""
         yield self.summary
-        measure = self.scores[0].measure if self.scores else ""
-        yield from (t.table for t in self.scores if t.measure == measure and not t.zero_shot)
+        yield from self.scores[:1]
         if self.verdicts:
             yield verdict_table(self.verdicts, self.settings)
 
@@ -88,24 +83,21 @@ class BenchmarkReport(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Verdicts and tables as plain values."""
-        values = {
+        return {
             "title": self.title,
             "summary": self.summary,
             "settings": self.settings.model_dump(mode="json"),
             "verdicts": [{**asdict(one), "claim": one.claim.model_dump()} for one in self.verdicts],
             "tables": [asdict(one) for one in self.scores],
         }
-        plain: dict[str, Any] = _plain(values)
-        return plain
 
     def _sections(self) -> list[tuple[str, list[Table]]]:
         decided = [verdict_table(self.verdicts, self.settings), finding_table(self.verdicts)]
         sections: list[tuple[str, Sequence[Table | None]]] = [
             ("Verdicts", decided if self.verdicts else []),
-            ("Scores", [one.table for one in self.scores]),
+            ("Scores", self.scores),
             ("Costs", self.costs),
             ("What the papers report", [self.expected]),
-            ("Failed runs", [self.failures]),
         ]
         found = [(title, [one for one in tables if one]) for title, tables in sections]
         return [(title, tables) for title, tables in found if tables]
@@ -136,8 +128,7 @@ def report(
         results, target = _results(folder), folder / REPORT
     target = target if output is None else Path(output)
     _refuse_other_folder(target)
-    kept = ResultsFile(name, protocol)
-    grid = Grid(protocol, kept.keeping(results))
+    grid = Grid(protocol, results)
     if grid.others:
         notice(f"{grid.others:,} runs are not in the protocol: left out")
     if not grid.results:
@@ -154,7 +145,6 @@ def report(
         scores=tuple(score_tables(grid, settings)),
         costs=tuple(cost_tables(grid)),
         expected=expected_table(grid),
-        failures=failure_table(grid),
         plots=plots(grid, settings, found),
     )
     with reserved(target), writing(target):
@@ -163,7 +153,7 @@ def report(
             with whole_file(target / file) as stream:
                 stream.write(content)
         write_json(target / "report.json", made.to_json())
-        kept.write(target / RESULTS)
+        write_results(target / RESULTS, name, grid)
         decisions = {one.name: one.decision for one in found}
         identity = {"settings": settings.model_dump(mode="json"), "protocol": name}
         write_snapshot(target, settings.verb, identity, {"verdicts": decisions})
@@ -192,33 +182,11 @@ def _refuse_other_folder(target: Path) -> None:
 
 def _summary(grid: Grid) -> str:
     """What was run, how much of it is done, and what that can say."""
-    protocol, planned = grid.protocol, len(grid.planned)
-    done = [result for result in grid.results if result.status == "done"]
-    failed = len(grid.results) - len(done)
-    missing = planned - len(done) - failed
-    counts = [f"{len(done):,} of {planned:,} runs are done"]
-    counts += [f"{failed:,} failed"] if failed else []
-    counts += [f"{missing:,} missing"] if missing else []
-    parts = [
+    protocol = grid.protocol
+    return (
         f"{len(protocol.methods)} methods, {len(protocol.retrievers)} types of retriever, "
-        f"{len(protocol.tasks)} tasks: {', '.join(counts)}.",
-        "At the papers' scale." if protocol.scale == "paper" else
-        "At a small scale: whether a claim holds at the papers' is not decided here.",
-    ]  # fmt: skip
-    methods = protocol.methods
-    bases = {result.origin for result in done if methods[result.run.method].model is None}
-    if len(bases) > 1:
-        parts.append(
-            "The base was trained more than once: runs that began with different weights differ "
-            "by more than their methods."
-        )
-    return " ".join(parts)
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON holds it: what is not finite is null."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        f"{len(protocol.tasks)} tasks: {len(grid.results):,} of {len(grid.planned):,} runs are "
+        "done. "
+        + ("At the papers' scale." if protocol.scale == "paper" else
+           "At a small scale: whether a claim holds at the papers' is not decided here.")
+    )  # fmt: skip

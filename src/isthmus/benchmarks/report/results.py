@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from isthmus.benchmarks.protocol.runs import Cost, Result, Run, Tested
 from isthmus.benchmarks.protocol.settings import Protocol
+from isthmus.benchmarks.report.scores import Grid
 from isthmus.config.output import whole_file
 from isthmus.errors import InputError
 
@@ -26,39 +27,28 @@ _SCORES = "scores"
 _RUN, _COST = tuple(Run.model_fields), tuple(Cost.model_fields)
 
 
-class ResultsFile:
-    """Takes the runs of a benchmark one after the other, and writes them in the end."""
-
-    def __init__(self, name: str, protocol: Protocol) -> None:
-        self._header = {"name": name, **protocol.model_dump(mode="json")}
-        self._measures = protocol.measures
-        self._rows: list[dict[str, Any]] = []
-
-    def keeping(self, results: Iterator[Result]) -> Iterator[Result]:
-        """The results, of which the finished ones are kept."""
-        for result in results:
-            for collection, test in result.tests.items():
-                first = test.per_query.get(self._measures[0], {})
-                self._rows.append({
-                    **result.run.model_dump(),
-                    "collection": collection,
-                    **{measure: test.measures.get(measure) for measure in self._measures},
-                    **result.cost.model_dump(),
-                    "origin": result.origin,
-                    _SCORES: [score for _, score in sorted(first.items())],
-                })  # fmt: skip
-            yield result
-
-    def write(self, file: Path) -> None:
-        """Writes the file whole, or not at all."""
-        types = {name: pa.string() for name in (*_RUN, "collection", "origin")}
-        types |= {"pretraining_seed": pa.int32(), "finetuning_seed": pa.int32()}
-        types |= dict.fromkeys((*self._measures, *_COST), pa.float64())
-        types[_SCORES] = pa.list_(pa.float64())
-        schema = pa.schema(list(types.items()), {_PROTOCOL: json.dumps(self._header)})
-        table = pa.Table.from_pylist(self._rows, schema)
-        with whole_file(file) as stream:
-            parquet.write_table(table, stream.buffer, compression="zstd", compression_level=19)
+def write_results(file: Path, name: str, grid: Grid) -> None:
+    """Writes all runs that are done; the file appears whole, or not at all."""
+    measures = grid.protocol.measures
+    rows = [
+        {
+            **result.run.model_dump(),
+            "collection": collection,
+            **{measure: test.measures.get(measure) for measure in measures},
+            **result.cost.model_dump(),
+            _SCORES: grid.per_query(result.run, collection, measures[0]),
+        }
+        for result in grid.results
+        for collection, test in result.tests.items()
+    ]
+    types = {one: pa.string() for one in (*_RUN, "collection")}
+    types |= {"pretraining_seed": pa.int32(), "finetuning_seed": pa.int32()}
+    types |= dict.fromkeys((*measures, *_COST), pa.float64())
+    types[_SCORES] = pa.list_(pa.float64())
+    header = json.dumps({"name": name, **grid.protocol.model_dump(mode="json")})
+    table = pa.Table.from_pylist(rows, pa.schema(list(types.items()), {_PROTOCOL: header}))
+    with whole_file(file) as stream:
+        parquet.write_table(table, stream.buffer, compression="zstd", compression_level=19)
 
 
 def read_results(file: Path) -> tuple[str, Protocol, Iterator[Result]]:
@@ -83,7 +73,7 @@ def _results(rows: list[dict[str, Any]], protocol: Protocol) -> Iterator[Result]
     first = protocol.measures[0]
     for run, tests in found.items():
         yield Result(
-            run=run, status="done", settings="", origin=tests[0]["origin"],
+            run=run, settings="",
             cost=Cost(**{name: tests[0][name] for name in _COST}),
             tests={
                 row["collection"]: Tested(

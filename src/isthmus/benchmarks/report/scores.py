@@ -6,13 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isthmus.benchmarks.protocol.runs import Result
+from isthmus.benchmarks.protocol.runs import Result, Run
 from isthmus.benchmarks.protocol.settings import Protocol
 from isthmus.errors import MismatchError
 
@@ -68,7 +68,7 @@ class SeedVariance(NamedTuple):
 
 
 class Grid:
-    """Every run that has ended, by what a table asks for."""
+    """Every run that is done, by what a table asks for."""
 
     def __init__(self, protocol: Protocol, results: Iterable[Result]) -> None:
         self.protocol = protocol
@@ -77,62 +77,60 @@ class Grid:
         """Runs of other methods, retrievers, tasks or seeds than the protocol has: left out."""
         self.results: list[Result] = []
         """Every other run, without the scores of its queries."""
-        self._single: dict[tuple[str, Column], list[tuple[int, tuple[str, ...], Values]]]
-        self._single = defaultdict(list)
-        self._scores: dict[tuple[str, Column], Scores | None] = {}
-        self._variances: dict[Pattern, SeedVariance | None] = {}
+        self._of: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
+        self.scores = cache(self._scores)
+        """The scores of a method in a column; None where no run of it is done."""
+        self.seed_variance = cache(self._seed_variance)
+        """How far weighted sums of methods' means move from seed to seed; None if unknown.
+
+        Columns are summed seed by seed: one pre-training serves several tasks, so that they move
+        together.
+        """
+        self._single: dict[tuple[Run, str, str], tuple[tuple[str, ...], Values]] = {}
         orders: dict[str, tuple[str, ...]] = {}  # of queries: as texts they need the most memory
         for result in results:
-            if result.run.name not in self.planned:
+            run = result.run
+            if run.name not in self.planned:
                 self.others += 1
                 continue
-            run = result.run
+            tests = {}
             for collection, test in result.tests.items():
                 for measure, scores in test.per_query.items():
                     order = tuple(sorted(scores))
                     order = orders[collection] if orders.get(collection) == order else order
                     orders[collection] = order
                     values = np.fromiter(map(scores.__getitem__, order), float, len(scores))
-                    column = Column(run.retriever, run.task, collection, measure)
-                    self._single[run.method, column].append((run.pretraining_seed, order, values))
-            tests = {
-                name: test.model_copy(update={"per_query": {}})
-                for name, test in result.tests.items()
-            }
-            self.results.append(result.model_copy(update={"tests": tests}))
+                    self._single[run, collection, measure] = order, values
+                tests[collection] = test.model_copy(update={"per_query": {}})
+            light = result.model_copy(update={"tests": tests})
+            self.results.append(light)
+            self._of[run.method, run.retriever, run.task].append(light)
 
-    def of(self, method: str, retriever: str, task: str) -> list[Result]:
-        """The runs of one method, retriever and task, whatever became of them."""
-        asked = method, retriever, task
-        runs = ((one, one.run) for one in self.results)
-        return [one for one, run in runs if (run.method, run.retriever, run.task) == asked]
+    def per_query(self, run: Run, collection: str, measure: str) -> Values:
+        """The scores of a run's test queries, in the order of their ids."""
+        return self._single.get((run, collection, measure), ((), np.zeros(0)))[1]
 
     def cost(self, method: str, retriever: str, task: str, name: str) -> float | None:
         """What the runs of one method, retriever and task took on average; None if unknown."""
-        known = [getattr(one.cost, name) for one in self.of(method, retriever, task)]
+        known = [getattr(one.cost, name) for one in self._of[method, retriever, task]]
         found = [value for value in known if value is not None]
         return sum(found) / len(found) if found else None
 
-    def scores(self, method: str, column: Column) -> Scores | None:
-        """The scores of a method in a column; None where no run of it is done."""
-        key = method, column
-        if key not in self._scores:
-            self._scores[key] = self._averaged(method, column)
-        return self._scores[key]
-
-    def _averaged(self, method: str, column: Column) -> Scores | None:
-        single = self._single.get((method, column))
-        if not single:
-            return None
-        queries = single[0][1]
+    def _scores(self, method: str, column: Column) -> Scores | None:
         of_seed: dict[int, list[Values]] = defaultdict(list)
-        for seed, order, values in single:
-            if order != queries:
-                raise other_queries(f"runs of {method!r}", column)
-            of_seed[seed].append(values)
+        queries: tuple[str, ...] | None = None
+        for result in self._of[method, column.retriever, column.task]:
+            single = self._single.get((result.run, column.collection, column.measure))
+            if single is not None:
+                if queries not in (None, single[0]):
+                    raise other_queries(f"runs of {method!r}", column)
+                queries = single[0]
+                of_seed[result.run.pretraining_seed].append(single[1])
+        if queries is None:
+            return None
         seeds = tuple(sorted(of_seed))
         rows = np.array([np.mean(of_seed[seed], axis=0) for seed in seeds])
-        return Scores(queries, seeds, rows, len(single))
+        return Scores(queries, seeds, rows, sum(map(len, of_seed.values())))
 
     def by_method(self, column: Column) -> dict[str, Scores]:
         """The scores in a column of every method that has any."""
@@ -157,17 +155,7 @@ class Grid:
         order = list(dict.fromkeys(column.collection for column in found))
         return sorted(found, key=lambda column: order.index(column.collection))
 
-    def seed_variance(self, pattern: Pattern) -> SeedVariance | None:
-        """How far weighted sums of methods' means move from seed to seed; None if unknown.
-
-        Columns are summed seed by seed: one pre-training serves several tasks, so that they move
-        together.
-        """
-        if pattern not in self._variances:
-            self._variances[pattern] = self._pool(pattern)
-        return self._variances[pattern]
-
-    def _pool(self, pattern: Pattern) -> SeedVariance | None:
+    def _seed_variance(self, pattern: Pattern) -> SeedVariance | None:
         total, shared, freedom = 0.0, 0.0, 0
         for method in self.protocol.methods:
             found = [(weight, self.scores(method, column)) for column, weight in pattern]

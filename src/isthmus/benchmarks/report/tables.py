@@ -1,18 +1,16 @@
-"""The tables of a report: scores, verdicts, costs, numbers of the papers, failures."""
+"""The tables of a report: scores, verdicts, costs, numbers of the papers."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from isthmus.benchmarks.protocol.claims import ExpectedTable, ExpectedValue
 from isthmus.benchmarks.report.scores import Column, Grid
 from isthmus.benchmarks.report.settings import ReportSettings
 from isthmus.benchmarks.report.verdicts import Finding, Verdict, letters, rule
-from isthmus.errors import shortened
 from isthmus.evaluation.statistics import letters_of
 from isthmus.evaluation.tables import Cell, Table
 
@@ -25,7 +23,6 @@ _COSTS = {
     "query_seconds": ("query ms", 1e3),
     "parameters": ("parameters", 1.0),
 }
-_REASON = 300  # characters of a reason that a table shows
 
 
 def shown(value: float) -> str:
@@ -39,35 +36,19 @@ def signed(value: float) -> str:
     return f"{'−' if value < 0 else '+'}{shown(abs(value))}"
 
 
-@dataclass(frozen=True)
-class ScoreTable:
-    """One table of scores, and what it is of."""
-
-    measure: str
-    zero_shot: bool
-    title: str
-    table: Table
-
-
-def score_tables(grid: Grid, settings: ReportSettings) -> list[ScoreTable]:
+def score_tables(grid: Grid, settings: ReportSettings) -> list[Table]:
     """For every measure and retriever: the tasks' own collections, then each task's others.
 
     Measures without scores of single queries have none.
     """
-    found: list[ScoreTable] = []
-
-    def add(title: str, columns: list[Column], zero_shot: bool = False) -> None:
-        if any(map(grid.by_method, columns)):
-            table = _score_table(grid, settings, title, columns, zero_shot)
-            found.append(ScoreTable(columns[0].measure, zero_shot, title, table))
-
     protocol = grid.protocol
+    found: list[tuple[str, list[Column], bool]] = []
     for measure in protocol.measures:
         for retriever in protocol.retrievers:
             own = grid.columns(retriever, measure)
             plain = grid.columns(retriever, measure, finetuned=False)
-            add(f"{retriever}, {measure}", own)
-            add(f"{retriever} without fine-tuning, {measure}", plain)
+            found.append((f"{retriever}, {measure}", own, False))
+            found.append((f"{retriever} without fine-tuning, {measure}", plain, False))
             for task in dict.fromkeys(column.task for column in (*own, *plain)):
                 tuned = protocol.tasks[task].finetune
                 after = f"after {task}" if tuned else f"without fine-tuning ({task})"
@@ -76,8 +57,8 @@ def score_tables(grid: Grid, settings: ReportSettings) -> list[ScoreTable]:
                     for collection in protocol.zero_shot
                     if collection != protocol.tasks[task].collection
                 ]
-                add(f"{retriever} {after}, zero-shot, {measure}", others, zero_shot=True)
-    return found
+                found.append((f"{retriever} {after}, zero-shot, {measure}", others, True))
+    return [_score_table(grid, settings, *one) for one in found if any(map(grid.by_method, one[1]))]
 
 
 def _score_table(
@@ -132,9 +113,7 @@ def _cell(grid: Grid, method: str, column: Column, better: str, best: bool) -> C
         return Cell("")
     scores = grid.scores(method, column)
     if scores is None:
-        results = grid.of(method, column.retriever, column.task)
-        failed = any(result.status == "failed" for result in results)
-        return Cell("failed" if failed else "missing", quiet=True)
+        return Cell("missing", quiet=True)
     spread = [] if math.isnan(scores.spread) else [f"± {shown(scores.spread)}"]
     if not grid.whole(method, column):
         spread.append(f"{scores.runs}/{len(grid.protocol.seeds_of(column.task))} runs")
@@ -172,7 +151,7 @@ def _numbers(found: Finding | None) -> tuple[str, str]:
     if found is None:
         return "", ""
     p_value = "< .001" if found.p_value < 0.001 else shown(found.p_value)
-    if math.isinf(found.interval[0]):
+    if found.interval is None:
         return signed(found.difference), p_value
     return "{} [{}, {}]".format(*map(signed, (found.difference, *found.interval))), p_value
 
@@ -180,28 +159,28 @@ def _numbers(found: Finding | None) -> tuple[str, str]:
 def cost_tables(grid: Grid) -> list[Table]:
     """What a run of every method took: a table per task and retriever where anything is known."""
     names = letters_of(grid.protocol.methods)
+    caption = (
+        "Costs of {}, {}: of one run, on average over those that are done. Seconds are by the "
+        "clock, on machines that other runs may have used meanwhile."
+    )
     found = []
     for task in grid.protocol.tasks:
         for retriever in grid.protocol.retrievers_of(task):
-            rows = {
-                method: [grid.cost(method, retriever, task, name) for name in _COSTS]
-                for method in grid.protocol.methods_of(task)
+            methods = grid.protocol.methods_of(task)
+            columns = {
+                head: [
+                    _amount(grid.cost(method, retriever, task, name), unit) for method in methods
+                ]
+                for name, (head, unit) in _COSTS.items()
             }
-            known = [place for place in range(len(_COSTS))
-                     if any(row[place] is not None for row in rows.values())]  # fmt: skip
+            known = {head: amounts for head, amounts in columns.items() if {*amounts} != {"–"}}
+            rows = [
+                _row(names[method], method, *amounts)
+                for method, *amounts in zip(methods, *known.values(), strict=True)
+            ]
             if known:
-                units = [*_COSTS.values()]
-                table = tuple(
-                    _row(names[method], method,
-                         *(_amount(row[place], units[place][1]) for place in known))
-                    for method, row in rows.items()
-                )  # fmt: skip
-                caption = (
-                    f"Costs of {retriever}, {task}: of one run, on average over those that are "
-                    "done. Seconds are by the clock, on machines that other runs may have used."
-                )
-                heads = ("#", "method", *(units[place][0] for place in known))
-                found.append(Table(heads, table, caption, names=2))
+                heads = ("#", "method", *known)
+                found.append(Table(heads, tuple(rows), caption.format(retriever, task), names=2))
     return found
 
 
@@ -242,14 +221,3 @@ def _ours(grid: Grid, table: ExpectedTable, value: ExpectedValue) -> str:
     column = Column(table.retriever, table.task, collection, value.measure)
     ours = grid.scores(value.method, column)
     return "–" if ours is None else shown(ours.mean) + where
-
-
-def failure_table(grid: Grid) -> Table | None:
-    """A row per failed run with its reason; None where all went well."""
-    rows = []
-    for result in grid.results:
-        if result.status == "failed":
-            reason = " ".join((result.reason or "no reason was kept").split())
-            rows.append(_row(result.run.name, shortened(reason, _REASON)))
-    caption = "Runs that failed; the same command runs them again."
-    return Table(("run", "reason"), tuple(rows), caption, names=2) if rows else None

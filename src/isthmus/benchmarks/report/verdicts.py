@@ -62,7 +62,8 @@ class Finding:
 
     setting: str
     difference: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None
+    """None where nothing is known of it."""
     p_value: float
     """Corrected for the settings of the claim, or for the number of claims."""
 
@@ -238,7 +239,9 @@ def _spelt_out(side: Selection, protocol: Protocol) -> tuple[list[str], list[str
 
 
 def _finding(setting: str, effect: Effect, p_value: float, settings: ReportSettings) -> Finding:
-    return Finding(setting, effect.difference, effect.interval(1 - settings.alpha), p_value)
+    interval = effect.interval(1 - settings.alpha)
+    known = interval if math.isfinite(interval[0]) else None
+    return Finding(setting, effect.difference, known, p_value)
 
 
 def _decide(
@@ -253,7 +256,7 @@ def _decide(
         return "inconclusive", f"one seed: {here} for these models{signs}; {more}"
     if significant and overall.difference < 0:
         return "not supported", f"significantly the other way{signs}"
-    if overall.interval[1] < settings.smallest_effect:
+    if overall.interval and overall.interval[1] < settings.smallest_effect:
         limit = f"{settings.smallest_effect:g}"
         return "not supported", f"a difference of {limit} or more is outside the interval{signs}"
     if not significant:

@@ -10,6 +10,7 @@ from statistics import fmean, median
 
 from isthmus.benchmarks.protocol.plan import Step
 from isthmus.benchmarks.protocol.runs import Tested
+from isthmus.benchmarks.protocol.settings import Protocol
 from isthmus.collections import Problems, open_collection
 from isthmus.encoders import (
     DenseEncoder,
@@ -30,7 +31,9 @@ from isthmus.workflows.systems import judged_queries, run_of
 _ALONE = 20  # queries that are timed one by one
 
 
-def evaluate(model: str, step: Step, folder: Path) -> tuple[dict[str, Tested], dict[str, float]]:
+def evaluate(
+    model: str, step: Step, protocol: Protocol, folder: Path
+) -> tuple[dict[str, Tested], dict[str, float]]:
     """The tests of a model by collection, and what searching the first of them costs.
 
     `folder` holds one index after the other, and is gone at the end.
@@ -48,8 +51,8 @@ def evaluate(model: str, step: Step, folder: Path) -> tuple[dict[str, Tested], d
             indexed, seconds = test.spec, time.monotonic() - began
             searcher = Searcher(encoder, open_index(folder))
         queries, judged = judged_queries(open_collection(test.spec, skipped), test.split)
-        run = run_of(step.name, searcher, queries, step.depth, skipped)
-        values = query_scores([run], step.measures, judged)[step.name]
+        run = run_of(step.name, searcher, queries, protocol.depth, skipped)
+        values = query_scores([run], protocol.measures, judged)[step.name]
         found[test.collection] = Tested(
             measures={name: fmean(scores.values()) for name, scores in values.items()},
             per_query=values,
@@ -58,7 +61,7 @@ def evaluate(model: str, step: Step, folder: Path) -> tuple[dict[str, Tested], d
             costs |= {
                 "index_seconds": seconds,
                 "index_bytes": float(sum(f.stat().st_size for f in folder.rglob("*"))),
-                "query_seconds": _seconds_alone(searcher, queries, step.depth),
+                "query_seconds": _seconds_alone(searcher, queries, protocol.depth),
             }
     shutil.rmtree(folder, ignore_errors=True)
     return found, costs

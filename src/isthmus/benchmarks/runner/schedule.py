@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
-from statistics import fmean
 
 from isthmus.benchmarks.protocol.plan import Plan, Step
-from isthmus.benchmarks.protocol.runs import Result, read_result, write_result
+from isthmus.benchmarks.protocol.runs import read_result
 from isthmus.benchmarks.runner.steps import RunFolder
-from isthmus.config.output import environment
 from isthmus.errors import MismatchError
 
 _TRIES = 2
@@ -21,12 +19,11 @@ class Schedule:
 
     def __init__(self, plan: Plan, chosen: Iterable[Step], place: RunFolder) -> None:
         self.plan, self.place = plan, place
-        self.chosen = list(chosen)
+        self.chosen = [step.name for step in chosen]
         self.done = {step.name for step in plan.steps.values() if self._is_done(step)}
         self.failed: dict[str, str] = {}
         self.waiting = self._needed(self.chosen)
-        self._tries: dict[str, int] = defaultdict(int)
-        self._seconds: dict[str, list[float]] = defaultdict(list)  # by work
+        self._tries = Counter[str]()
 
     def _is_done(self, step: Step) -> bool:
         if step.run is None:
@@ -35,22 +32,18 @@ class Schedule:
         if not os.path.lexists(file):
             return False
         result = read_result(file)
-        if result.status != "done":
-            return False
         if result.settings != step.digest and not self.plan.missing:
-            differing = [
-                name for name, part in step.parts.items() if result.parts.get(name) != part
-            ]
+            parts = dict(step.parts.items() - result.parts.items())
             raise MismatchError(
-                f"{file} was made with other settings or data: {', '.join(differing)}",
+                f"{file} was made with other settings or data: {', '.join(parts)}",
                 "choose another --output, or remove the file to repeat the run",
             )
         return True
 
-    def _needed(self, steps: Iterable[Step]) -> dict[str, Step]:
+    def _needed(self, names: Iterable[str]) -> dict[str, Step]:
         """These steps and those they need, as far as they are not done, in their order."""
         found: set[str] = set()
-        left = [step.name for step in steps]
+        left = [*names]
         while left:
             name = left.pop()
             if name not in found and name not in self.done:
@@ -58,18 +51,16 @@ class Schedule:
                 left += self.plan.steps[name].needs
         return {name: step for name, step in self.plan.steps.items() if name in found}
 
-    def next(self, seconds: float | None) -> Step | None:
-        """The next step that can begin, and end in so many seconds; it is not waiting any more."""
+    def next(self) -> Step | None:
+        """The next step that can begin; it is not waiting any more."""
         for name, step in self.waiting.items():
-            ready = self.done.issuperset(step.needs)
-            if ready and (seconds is None or self._expected(step) <= seconds):
+            if self.done.issuperset(step.needs):
                 return self.waiting.pop(name)
         return None
 
-    def finish(self, step: Step, seconds: float) -> None:
+    def finish(self, step: Step) -> None:
         """Counts a step as done, and removes the models that no run that is left needs."""
         self.done.add(step.name)
-        self._seconds[step.work].append(seconds)
         if step.run is not None:
             self.remove_models()
 
@@ -83,36 +74,16 @@ class Schedule:
         return False
 
     def _give_up(self, step: Step, reason: str) -> None:
-        """Marks a step and all that wait for it as failed; a run gets a file with the reason."""
+        """Marks a step and all that wait for it as failed."""
         self.failed[step.name] = reason
-        if step.run is not None:
-            result = Result(
-                run=step.run, status="failed", reason=reason, settings=step.digest,
-                parts=dict(step.parts), machine=environment(),
-            )  # fmt: skip
-            write_result(self.place.folder, result)
         for other in [one for one in self.waiting.values() if step.name in one.needs]:
             if self.waiting.pop(other.name, None) is not None:
                 self._give_up(other, f"{step.name}: {reason}")
 
     def remove_models(self) -> None:
         """Removes the models that neither runs that are left nor their models need."""
-        runs = [step for step in self.plan.steps.values() if step.run is not None]
+        runs = [step.name for step in self.plan.steps.values() if step.run is not None]
         needed = {name for step in self._needed(runs).values() for name in step.needs}
         for name in self.place.models.keys() - needed - {"base"}:
             self.done.discard(name)
             self.place.remove(name)
-
-    def _expected(self, step: Step) -> float:
-        """The seconds that steps of this type took on average; 0 before the first."""
-        return fmean(self._seconds[step.work] or [0.0])
-
-    def seconds_left(self, workers: int) -> float:
-        """About how long it takes until nothing waits; 0 before anything is known."""
-        return sum(map(self._expected, self.waiting.values())) / max(1, workers)
-
-    def counts(self) -> tuple[int, int, int]:
-        """How many of the chosen steps are done, left and failed."""
-        names = {step.name for step in self.chosen}
-        done, failed = len(names & self.done), len(names & self.failed.keys())
-        return done, len(names) - done - failed, failed

@@ -12,15 +12,14 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from isthmus.benchmarks.protocol.plan import Plan, Step, Values
 from isthmus.benchmarks.protocol.runs import Cost, Result, write_result
+from isthmus.benchmarks.protocol.settings import Protocol
 from isthmus.benchmarks.runner.evaluate import evaluate
 from isthmus.collections import Problems, open_corpus
-from isthmus.config.models import model_fingerprint
 from isthmus.config.output import environment, whole_file, whole_folder, write_json
 from isthmus.config.sealed_json import UnreadableError, read_mapping
 
@@ -34,18 +33,14 @@ class RunFolder:
     """The folder of a benchmark, and what its steps are called there."""
 
     folder: Path
+    protocol: Protocol
     models: Mapping[str, str]  # names of folders, by step
-    texts: tuple[str, ...]  # specs of what the base is trained on
-    paragraph: int
-    keep: bool
 
     @classmethod
     def of(cls, plan: Plan, folder: Path) -> RunFolder:
         """The folder of a plan's results."""
-        base = plan.protocol.base
         models = {step.name: step.folder for step in plan.steps.values() if step.run is None}
-        texts = tuple(map(plan.protocol.spec, base.texts))
-        return cls(folder.absolute(), models, texts, base.paragraph, plan.protocol.keep)
+        return cls(folder.absolute(), plan.protocol, models)
 
     def model(self, name: str) -> Path:
         """Where the model of a step is, finished or not yet there."""
@@ -99,7 +94,8 @@ def _base(step: Step, place: RunFolder) -> None:
     texts.parent.mkdir(parents=True, exist_ok=True)
     if not texts.is_file():
         with whole_file(texts) as stream:
-            for text in paragraphs(place.texts, place.paragraph):
+            specs = map(place.protocol.spec, place.protocol.base.texts)
+            for text in paragraphs(specs, place.protocol.base.paragraph):
                 stream.write(json.dumps(text, ensure_ascii=False) + "\n")
     _train(step, place, {"documents": f"jsonl:{texts}"})
     texts.unlink(missing_ok=True)
@@ -117,18 +113,9 @@ def _train(step: Step, place: RunFolder, values: Values) -> None:
     given = {**step.values, **values, "output": str(output)}
     final = run(PretrainSettings.parse(given, where=step.name))
     seconds = time.monotonic() - began
-    origin = None
-    if step.work == "pretrain":
-        origin = _origin(step.model, place)
-        if step.model != "base":  # which is common to all
-            seconds += place.record(step.model).get("seconds", 0.0)
-    _publish(final, place, step, {"seconds": seconds, "origin": origin})
-
-
-def _origin(model: str, place: RunFolder) -> str | None:
-    """A digest of the weights that a chain of pre-trainings began with; None for a hub name."""
-    known: str | None = place.record(model).get("origin")
-    return known or model_fingerprint(place.checkpoint(model))
+    if step.model != "base":  # which is common to all
+        seconds += place.record(step.model).get("seconds", 0.0)
+    _publish(final, place, step, {"seconds": seconds})
 
 
 def _teacher(step: Step, place: RunFolder) -> None:
@@ -155,40 +142,25 @@ def _run(step: Step, place: RunFolder) -> None:
         "pretraining_seconds": record.get("seconds", 0.0),
         "pretraining_tokens": step.tokens,
     }
-    model = Path(place.checkpoint(step.model))
+    model = place.checkpoint(step.model)
     if step.values:
         began = time.monotonic()
-        model = _finetune(step, place)
+        model = str(_finetune(step, place))
         cost["finetuning_seconds"] = time.monotonic() - began
     work = place.work(step)
-    tests, spent = evaluate(
-        str(model) if step.values else place.checkpoint(step.model),
-        step,
-        work.with_name(f"{work.name}.index"),
-    )
+    tests, spent = evaluate(model, step, place.protocol, work.with_name(f"{work.name}.index"))
     result = Result(
         run=step.run,
-        status="done",
         tests=tests,
         cost=Cost(**cost, **spent),
         settings=step.digest,
         parts=dict(step.parts),
-        origin=_origin(step.model, place),
-        machine=machine(),
+        machine=environment(),
     )
     write_result(place.folder, result)
-    if place.keep and step.values:
+    if place.protocol.keep and step.values:
         shutil.copytree(model, place.folder / MODELS / step.folder, dirs_exist_ok=True)
     shutil.rmtree(work, ignore_errors=True)
-
-
-@cache
-def machine() -> dict[str, Any]:
-    """What results may depend on besides settings and data; the accelerator too."""
-    import torch
-
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {**environment(), "accelerator": gpu}
 
 
 def _publish(model: Path, place: RunFolder, step: Step, record: Mapping[str, Any]) -> None:
