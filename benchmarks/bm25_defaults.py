@@ -21,10 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import isthmus
-from isthmus.collections import Problems, open_queries
+from isthmus.collections import Problems, open_corpus, open_queries
 from isthmus.indexes.bm25 import Bm25Index
 from isthmus.indexes.bm25.postings import Source, write_merged
 from isthmus.indexes.manifest import stated_manifest
+from isthmus.records import Run
 
 _DATA = Path(os.environ.get("ISTHMUS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _CHOICES = (
@@ -75,7 +76,7 @@ def _ndcg(collection: str, place: Path) -> list[float]:
                     (folder / file.name).hardlink_to(file)
             index = Bm25Index(manifest.model_copy(update={"bm25": scoring}), folder)
             rankings = index.search(texts, 10, ids)
-        run = isthmus.Run("bm25", {ranking.query_id: ranking for ranking in rankings})
+        run = Run("bm25", {ranking.query_id: ranking for ranking in rankings})
         report = isthmus.evaluate(collection, run, measures="nDCG@10", settings=skip)
         found.append(report.means["nDCG@10"]["bm25"])
     return found
@@ -84,7 +85,7 @@ def _ndcg(collection: str, place: Path) -> list[float]:
 def _known_items(name: str, query_of: Callable[[str, str], str], folder: Path) -> Path:
     documents = [
         (one.id, query_of(one.title, one.text), one.text)
-        for one in isthmus.open_corpus(str(_DATA / "texts" / f"{name}.jsonl.zst")).documents()
+        for one in open_corpus(str(_DATA / "texts" / f"{name}.jsonl.zst")).documents()
         if len(one.text.split()) >= _LONG
     ]
     times = Counter(query.lower() for _, query, _ in documents)

@@ -40,6 +40,7 @@ import numpy as np
 import psutil
 
 import isthmus
+from isthmus.collections import open_corpus
 from isthmus.indexes.arrays import usable_cores
 
 _WORDS, _QUERY_WORDS, _QUERIES = 80, 6, 20_000
@@ -278,7 +279,7 @@ def _texts() -> Iterator[str]:
     data = Path(os.environ.get("ISTHMUS_DATA", "../shared/data")) / "texts"
     found = sorted(data.glob("enwiki_sample.jsonl*")) or [None]
     spec = "docstrings:numpy,scipy,torch" if found[0] is None else str(found[0])
-    return (document.text for document in isthmus.open_corpus(spec).documents())
+    return (document.text for document in open_corpus(spec).documents())
 
 
 def _queries(corpus: Path) -> list[str]:
@@ -296,15 +297,9 @@ def _indexed(place: Path, corpus: Path, kind: str, model: str) -> Path:
     if folder.exists():
         return folder
     if kind == "bm25":
-        return isthmus.index(str(corpus), folder)
-    if kind == "hybrid":
-        parts = [_indexed(place, corpus, one, model) for one in ("dense", "bm25")]
-        queries, qrels = place / "tuning.jsonl", place / "tuning.tsv"
-        queries.write_text('{"_id": "q", "text": "water"}\n', encoding="utf-8")
-        qrels.write_text("q\td0\t1\n", encoding="utf-8")
-        isthmus.tune(parts, queries, qrels, output=folder)
-        return folder
-    return isthmus.index(str(corpus), folder, _perturbing(model))
+        return isthmus.index(corpus, folder).folder
+    models = [_perturbing(model), "bm25"] if kind == "hybrid" else _perturbing(model)
+    return isthmus.index(corpus, folder, models).folder
 
 
 def _perturbing(model: str) -> Any:

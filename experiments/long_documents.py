@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import isthmus
+from isthmus.api import search
 from isthmus.collections import open_corpus
 from isthmus.records import Document
 
@@ -90,20 +91,14 @@ def measure(collection: Path, output: Path, model: str) -> isthmus.Report:
     """BM25, the model and both together, over whole documents and over passages."""
     runs = []
     for kind, passages in (("whole", False), ("passages", True)):
-        folders = {
-            name: isthmus.index(
-                str(collection), output / f"{name}-{kind}", of, settings={"passages": passages}
-            )
-            for name, of in (("bm25", None), ("dense", model))
-        }
-        asked = collection / "queries.jsonl"
-        for name, index, further in (
-            ("BM25", folders["bm25"], []),
-            ("dense", folders["dense"], []),
-            ("hybrid", folders["dense"], [folders["bm25"]]),
-        ):
+        index = isthmus.index(
+            collection, output / kind, ["bm25", model], settings={"passages": passages}
+        )
+        words, dense = index.names
+        for name, use in (("BM25", words), ("dense", dense), ("hybrid", None)):
             run = output / f"{name}-{kind}.trec"
-            isthmus.search(index, queries=asked, run=run, hybrid=further, depth=100)
+            asked = str(collection / "queries.jsonl")
+            search(index.folder, queries=asked, output=run, use=use, k=100)
             runs.append(run)
     return isthmus.evaluate(
         collection / "qrels" / "test.tsv",

@@ -12,6 +12,7 @@ import pytest
 
 import isthmus
 from isthmus.config.seen_queries import seen
+from isthmus.records import Query
 from isthmus.workflows.adapt import Adaptation
 
 LITTLE = [
@@ -93,7 +94,7 @@ def test_what_comes_out(commands: Any, adapted: Path, elsewhere: Path, model: Pa
     assert opened.report.means == report["means"]
     vector = opened.encoder.encode_queries(["ba do ke"])
     assert (vector == isthmus.load_encoder(str(adapted)).encode_queries(["ba do ke"])).all()
-    (ranking,) = opened.index.search([isthmus.Query("q", "ba do ke")], 3)
+    (ranking,) = opened.index.search([Query("q", "ba do ke")], 3)
     assert len(ranking)
 
 

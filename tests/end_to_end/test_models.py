@@ -17,6 +17,7 @@ from transformers import AutoModel
 import isthmus
 from isthmus.collections import open_collection
 from isthmus.records import Query
+from isthmus.retrieval.searcher import open_searcher
 
 PROMPTS = {"query": "ba: ", "document": "do: "}
 LITTLE = ("training.max_steps=2", "query_max_length=32", "document_max_length=32")
@@ -37,7 +38,7 @@ def assert_as_there(
     queries = [Query(query.id, query.text) for query in open_collection(str(collection)).queries()]
     vectors = there.encode_document([document.contents(True) for document in documents])
     expected = there.encode_query([query.text for query in queries[:5]]) @ vectors.T
-    found = isthmus.open_searcher(index, str(model)).search(queries[:5], 400)
+    found = open_searcher(index, str(model)).search(queries[:5], 400)
     for ranking, scores in zip(found, expected, strict=True):
         own = dict(ranking)
         here = [own[document.id] for document in documents]
@@ -106,14 +107,14 @@ def test_an_index_keeps_how_its_encoder_encodes(
     )
     assert_as_there(tmp_path / "index", tmp_path / "model", collection)
     queries = [Query("q", "ba do ke li")]
-    before = isthmus.open_searcher(tmp_path / "index", str(tmp_path / "model")).search(queries, 5)
+    before = open_searcher(tmp_path / "index", str(tmp_path / "model")).search(queries, 5)
     (tmp_path / "model" / "config_sentence_transformers.json").unlink()
-    after = isthmus.open_searcher(tmp_path / "index", str(tmp_path / "model")).search(queries, 5)
+    after = open_searcher(tmp_path / "index", str(tmp_path / "model")).search(queries, 5)
     assert before == after
     added = tmp_path / "more.jsonl"
     added.write_text(json.dumps({"_id": "new", "title": "", "text": "ba do ke li"}) + "\n")
     commands.succeed("add", tmp_path / "index", added)
-    (grown,) = isthmus.open_searcher(tmp_path / "index", str(tmp_path / "model")).search(queries, 1)
+    (grown,) = open_searcher(tmp_path / "index", str(tmp_path / "model")).search(queries, 1)
     assert grown.document_ids == ("new",)
 
 

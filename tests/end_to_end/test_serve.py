@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import isthmus
+from isthmus.retrieval.verbs.update import merge
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Commands
@@ -84,7 +85,7 @@ def test_a_request_under_way_is_answered_before_the_server_stops(
     # Nothing is held any more, and what was judged trains.
     judged = isthmus.open_collection(str(tmp_path / "judged"))
     assert list(judged.judgements("judged").values()) == [{"d1": 2}]
-    isthmus.delete(index, "d0")
+    isthmus.open_index(index).delete(["d0"])
 
 
 def test_what_was_acknowledged_outlives_a_kill(commands: Commands, index: Path) -> None:
@@ -110,9 +111,9 @@ def test_commits_of_others_are_taken_up_and_no_request_is_lost(
     for number in range(8):
         record = json.dumps({"_id": f"n{number}", "text": f"word{number} water"})
         more.write_text(f"{record}\n", encoding="utf-8")
-        isthmus.add(index, str(more))
+        isthmus.open_index(index).add(more)
         if number == 4:
-            isthmus.merge(index)
+            merge(index)
         for _ in range(500):  # every one of which must be answered
             hits = server.ask(f"/api/search?q=word{number}+water&k=20")["hits"]
             if hits[0]["id"] == f"n{number}":

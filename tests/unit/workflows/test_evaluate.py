@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import isthmus
 from isthmus.cli.old import app
+from isthmus.collections import open_corpus
 from isthmus.errors import OutputError, SettingsError
 from isthmus.evaluation import Report
 from isthmus.retrieval.verbs.index import BM25
@@ -125,7 +126,7 @@ def test_what_does_not_go_together_is_refused(arguments: Any, message: str) -> N
 def test_an_index_that_has_the_vectors_of_a_model_is_searched(
     collections: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts = [document.text for document in isthmus.open_corpus(str(collections[0])).documents()]
+    texts = [document.text for document in open_corpus(str(collections[0])).documents()]
     model = write_encoder(tmp_path / "model", texts, 100, document_max_length=32)
     isthmus.index(str(collections[0]), tmp_path / "index", hybrid=[BM25, str(model)])
     capsys.readouterr()
