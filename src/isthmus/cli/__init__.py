@@ -198,12 +198,10 @@ def main() -> None:
 
 def _not_moved(arguments: list[str]) -> Any:
     """The application of a command that is not made from `isthmus.api` yet."""
-    name = next(iter(arguments), "-")
-    if name.startswith("-") or name in (*app.list_commands(None), "help"):  # type: ignore[arg-type]
-        return None
+    from isthmus.cli.old import NAMES
     from isthmus.cli.old import app as old
 
-    return old
+    return old if next(iter(arguments), "-") in NAMES else None
 
 
 def _say_error(error: Exception) -> NoReturn:

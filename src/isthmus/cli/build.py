@@ -136,7 +136,7 @@ def _parameter(parameter: inspect.Parameter, about: str) -> click.Parameter:
             return click.Option(names, is_flag=True, default=False, help=about)
         shown = "" if required or parameter.default in (None, (), "") else _shown(parameter.default)
         return click.Option(
-            names, type=kind, multiple=several, required=required, default=None,
+            names, type=kind, multiple=several, required=required,
             metavar=_METAVARS.get(name) if kind is click.STRING else None,
             help=about + (f" [default: {shown}]" if shown else ""),
         )  # fmt: skip
@@ -168,7 +168,7 @@ def _common(name: str, has_settings: bool) -> Iterator[click.Option]:
             help="Value of one setting, such as training.seed=1. Repeatable.",
         )  # fmt: skip
         yield click.Option(
-            ["--show-settings"], is_flag=False, flag_value="", default=None, metavar="[PREFIX]",
+            ["--show-settings"], is_flag=False, flag_value="", metavar="[PREFIX]",
             help="Print every setting (those below PREFIX), where its value comes from, and stop.",
         )  # fmt: skip
     yield click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON.")

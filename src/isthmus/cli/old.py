@@ -37,6 +37,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+NAMES = {  # that are not made from `isthmus.api` yet
+    "quickstart", "adapt", "doctor", "serve", "evaluate", "explain", "pretrain", "finetune", "list",
+    "benchmark", "probe", "inspect", "negatives",
+}  # fmt: skip
 _PANELS = {
     "Learn": (adapt.adapt, pretrain.pretrain, finetune.finetune),
     "Search": (serve.serve,),

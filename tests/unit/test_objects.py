@@ -1,0 +1,99 @@
+"""What a notebook holds: an index of documents in memory, hits with their texts, plain dicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.factories import write_encoder
+
+import isthmus
+from isthmus import Document, encoders, progress
+from isthmus.errors import InputError
+
+TEXTS = ["Bees make honey.", "Cats sleep all day.", "A river runs to the sea."]
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        TEXTS,
+        [{"id": str(number), "text": text} for number, text in enumerate(TEXTS)],
+        [{"text": text, "author": "nobody"} for text in TEXTS],
+        [Document(str(number), text) for number, text in enumerate(TEXTS)],
+        (text for text in TEXTS),
+    ],
+    ids=["texts", "mappings", "without ids", "documents", "a generator"],
+)
+def test_documents_in_memory_are_indexed(documents: object, tmp_path: Path) -> None:
+    index = isthmus.index(documents, tmp_path / "idx")  # type: ignore[arg-type]
+    assert len(index) == 3
+    assert "1" in index
+    assert "7" not in index
+    assert index["1"] == Document("1", TEXTS[1])
+    with pytest.raises(KeyError):
+        index["7"]
+    (hit,) = index.search("honey", k=5)
+    assert (hit.id, hit.text) == ("0", TEXTS[0])
+    assert index.names == ["bm25"]
+
+
+def test_an_index_changes_and_sees_its_changes(tmp_path: Path) -> None:
+    index = isthmus.index(TEXTS, tmp_path / "idx")
+    assert index.search("volcano") == []
+    index.add([{"id": "new", "text": "A volcano."}])
+    assert [hit.id for hit in index.search("volcano")] == ["new"]
+    index.delete(["new", "0"])
+    assert len(index) == 2
+    with pytest.raises(InputError, match="give it an id"):
+        index.add(["a text without an id"])
+    done = index.sync([{"id": "2", "text": "A river."}, {"id": "9", "text": "Honey."}])
+    assert (done.added, done.changed, done.deleted) == (("9",), ("2",), ("1",))
+    assert [hit.id for hit in index.search("honey")] == ["9"]
+    isthmus.open_index(tmp_path / "idx").delete(["9"])
+    assert [hit.id for hit in index.search("honey")] == ["9"], "it keeps what it opened"
+    index.refresh()
+    assert index.search("honey") == []
+
+
+def test_many_queries_are_a_run_that_can_be_measured(tmp_path: Path) -> None:
+    index = isthmus.index(TEXTS, tmp_path / "idx")
+    run = index.search_many({"q1": "honey", "q2": "the river"}, k=2)
+    assert {query: list(found) for query, found in run.items()} == {"q1": ["0"], "q2": ["2"]}
+    report = isthmus.evaluate({"q1": {"0": 1}, "q2": {"1": 1}}, [run], measures=["RR@10"])
+    assert [*report.means["RR@10"].values()] == [0.5]
+
+
+def test_what_is_no_document_is_named(tmp_path: Path) -> None:
+    for wrong in ([1], ["a", None], 7):
+        with pytest.raises(InputError, match="cannot be read"):
+            isthmus.index(wrong, tmp_path / "idx")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="there is no index"):
+        isthmus.open_index(tmp_path / "x").search("a query")
+
+
+def test_an_encoder_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_encoder(tmp_path / "model", TEXTS * 9, 90, document_max_length=64)
+    isthmus.index(TEXTS, tmp_path / "idx", str(model))
+    loaded: list[str] = []
+    plain = encoders.load_query_encoder
+
+    def load(name: str, *rest: object) -> object:
+        loaded.append(name)
+        return plain(name, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(encoders, "load_query_encoder", load)
+    for _ in range(3):
+        isthmus.open_index(tmp_path / "idx").search("honey")
+    assert loaded == [str(model)]
+
+
+def test_progress_can_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progress.off()
+    try:
+        isthmus.index(TEXTS, tmp_path / "quiet")
+    finally:
+        progress.on()
+    assert capsys.readouterr().err == ""
+    isthmus.index(TEXTS, tmp_path / "loud")
+    assert "indexing" in capsys.readouterr().err
