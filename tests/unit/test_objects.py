@@ -97,3 +97,14 @@ def test_progress_can_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == ""
     isthmus.index(TEXTS, tmp_path / "loud")
     assert "indexing" in capsys.readouterr().err
+
+
+def test_an_encoder_takes_a_list_of_texts(tmp_path: Path) -> None:
+    model = write_encoder(tmp_path / "model", TEXTS * 9, 90, document_max_length=64)
+    encoder = isthmus.load_encoder(str(model))
+    vectors = encoder.encode(TEXTS)
+    assert vectors.shape == (3, encoder.dimension)
+    same = encoder.encode([Document(text[:3], text) for text in TEXTS])
+    assert (vectors == same).all()
+    with pytest.raises(InputError, match="give a list|cannot be encoded"):
+        encoder.encode("one text")

@@ -119,11 +119,19 @@ class CrossEncoder(TextModel):
         """The float32 scores of padded pairs, with gradients; `tokens` as the backbone's."""
         return self.backbone.score(ids, mask, segments, tokens)
 
-    def score(self, pairs: Sequence[tuple[str, Document]]) -> npt.NDArray[np.float32]:
-        """The score of each pair; a document counts with its title where made with titles."""
+    def score(self, pairs: Sequence[tuple[str, str | Document]]) -> npt.NDArray[np.float32]:
+        """The score of each pair of a query and a text or document.
+
+        Args:
+            pairs: Queries with texts, or with documents, whose titles count if the model was
+                trained with titles.
+
+        """
         titles = self.settings.titles
         queries = self.tokens([query for query, _ in pairs])
-        documents = self.tokens([document.contents(titles) for _, document in pairs])
+        documents = self.tokens(
+            [one if isinstance(one, str) else one.contents(titles) for _, one in pairs]
+        )
         return self.score_tokens(queries, documents)
 
     def score_tokens(

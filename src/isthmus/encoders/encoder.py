@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from isthmus.config import Settings
 from isthmus.config.output import write_json
 from isthmus.encoders.transfers import send, taken
+from isthmus.errors import InputError, shown
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.numerics import check_as_stored, native_bf16
 from isthmus.nn.packing import token_places
@@ -218,6 +219,24 @@ class Encoder(TextModel):
         self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None
     ) -> Tensor:
         """The float32 vectors of padded documents, with gradients."""
+
+    @abstractmethod
+    def encode_documents(self, documents: Sequence[Document]) -> Any:
+        """The vectors of documents, a row for each: an array, or a sparse matrix."""
+
+    def encode(self, texts: Sequence[str | Document]) -> Any:
+        """The vectors of texts as documents, a row for each: an array, or a sparse matrix.
+
+        Args:
+            texts: Texts or documents; queries are for `encode_queries`.
+
+        """
+        if isinstance(texts, str) or not all(isinstance(one, str | Document) for one in texts):
+            raise InputError(
+                f"{shown(texts)} cannot be encoded", "give a list of texts, or of Document"
+            )
+        documents = (one if isinstance(one, Document) else Document("", one) for one in texts)
+        return self.encode_documents(list(documents))
 
     def represent(
         self, rows: Sequence[Tokens] | Sequence[npt.NDArray[np.integer]], queries: bool = False

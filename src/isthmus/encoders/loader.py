@@ -36,9 +36,16 @@ def load_encoder(
 ) -> DenseEncoder | SparseEncoder:
     """The encoder of a run, folder or hub name, ready for fast inference.
 
-    Exact: in float32, whatever would be fastest. Settings given here replace those that lie beside
-    the model, a mapping such as {"pooling": "mean"} the named ones; of a plain model, its name may
-    tell how it encodes, or it gets the defaults of a dense encoder, with a notice.
+    Args:
+        name: Output of a training, model folder, hub name or package:NAME.
+        settings: Settings that replace those in the model's files; a mapping such as
+            {"pooling": "mean"} replaces the named ones. A plain model without any gets those that
+            its name tells, or the defaults of a dense encoder, with a notice.
+        exact: Whether to compute in float32, whatever would be fastest here.
+
+    Returns:
+        An encoder with `encode`, `encode_queries`, `name` and `dimension`.
+
     """
     encoder = _load(name, settings)
     encoder.use_fast_inference(exact)
