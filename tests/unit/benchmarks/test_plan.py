@@ -179,17 +179,17 @@ def test_unequal_budgets_are_refused(tmp_path: Path) -> None:
         (
             "finetuning",
             {"queries": 8},
-            "finetuning.queries has no effect: it is set by tasks.NAME.queries",
+            "queries has no effect: set queries of a task",
         ),
         (
             "finetuning",
             {"training.seed": 3},
-            "finetuning.training.seed has no effect: it is set by seeds",
+            "training.seed has no effect: set seeds",
         ),
         (
             "pretraining",
             {"model": "scratch:tiny"},
-            "pretraining.model has no effect: it is set by base.model, base.init",
+            "model has no effect: set model or init of the base",
         ),
     ],
 )
@@ -341,10 +341,9 @@ def test_claims_and_tables_that_the_runs_cannot_answer_are_refused(
         Protocol.parse({**values, **more}, where="test")
 
 
-def test_a_folder_with_a_damaged_protocol_says_to_remove_it(tmp_path: Path) -> None:
-    for text, remedy in ((None, "give the --output"), ("{", "remove "), ("{}", "remove ")):
+def test_a_folder_without_a_protocol_or_with_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    for text in (None, "{", "{}"):
         if text is not None:
             (tmp_path / "protocol.json").write_text(text)
-        with pytest.raises((InputError, SettingsError)) as refused:
+        with pytest.raises((InputError, SettingsError), match=r"protocol\.json"):
             read_protocol(tmp_path)
-        assert refused.value.fix.startswith(remedy)

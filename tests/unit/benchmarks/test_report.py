@@ -121,7 +121,7 @@ def test_the_page_needs_nothing_else_and_shows_texts_as_texts(folder: Path, tmp_
     assert rows["bow", "c"][2].startswith(".4")
     assert "missing" in rows["lexmae", "d"]
     assert any("2/3 runs" in cell for cell in rows["mlm", "b"])
-    assert text.count("<svg") == 2  # verdicts, gains
+    assert text.count("<svg") == 1  # the verdicts
 
 
 def test_what_is_missing_is_counted(folder: Path, tmp_path: Path) -> None:

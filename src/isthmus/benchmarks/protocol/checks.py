@@ -61,15 +61,12 @@ def check_judged(spec: str, split: str, measures: Sequence[str]) -> None:
         check_measures(measures, Judged.of(opened, split))
 
 
-def check_encoder(stages: Sequence[str], retrieves: bool, where: str) -> None:
-    """Raises unless one of the stages' encoders retrieves; or, for a teacher, does not."""
-    if not any(KINDS.load(name, "encoder").retrieves == retrieves for name in stages):
-        fit = [name for name in KINDS.names() if KINDS.load(name).retrieves == retrieves]
+def check_encoder(stages: Sequence[str], where: str) -> None:
+    """Raises unless one of the stages' encoders retrieves."""
+    if not any(KINDS.load(name, "encoder").retrieves for name in stages):
         raise SettingsError(
-            f"{where}: encoder = {stages[-1]!r} makes no "
-            f"{'retriever' if retrieves else 're-ranker'}",
-            f"set encoder to {fit[0]}, or leave it to the recipe",
-            ", ".join(fit),
+            f"{where}: encoder = {stages[-1]!r} makes no retriever",
+            "choose a recipe of a dense or sparse encoder",
         )
 
 

@@ -37,17 +37,8 @@ from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 
 Values = dict[str, Any]
-Layer = tuple[str, Mapping[str, Any]]
-"""Where in the protocol settings are, and these; "": what another key of the protocol sets."""
+Layer = Mapping[str, Any]
 Work = Literal["base", "pretrain", "teacher", "run"]
-_ELSEWHERE = {
-    "documents": "methods.NAME.corpus or collections.NAME.corpus",
-    "collection": "tasks.NAME.collection",
-    "output": "--output",
-    "model": "base.model, base.init or methods.NAME.model",
-    "queries": "tasks.NAME.queries",
-    "training.seed": "seeds",
-}
 _TEACHER = {"encoder": "cross", "losses": {"listwise": {"weight": 1.0}}, "development": None}
 # How training is watched and saved changes no result.
 _IDLE = ("save_steps", "save_minutes", "save_total_limit", "report_to", "logging_steps",
@@ -144,7 +135,7 @@ class Plan:
             return base.model, self._model_digest(base.model, "base.model")
         shape_of(base.init, "base.init")
         values = self._pretraining(
-            base.recipe, ("", {"model": f"scratch:{base.init}"}), ("base.settings", base.settings),
+            base.recipe, {"model": f"scratch:{base.init}"}, base.settings,
             where="base", corpus="texts",
         )  # fmt: skip
         texts = [self._fingerprint(text) for text in base.texts]
@@ -167,10 +158,9 @@ class Plan:
             if task.teacher is not None:
                 teacher, teacher_digest = self._taught(run.task)
         else:
-            where = f"retrievers.{run.retriever}"
             recipe, layer = self._retriever(task, run.retriever)
             encoder = self._layered("finetune", recipe, layer).get("encoder", "dense")
-            check_encoder([encoder], True, where)
+            check_encoder([encoder], f"retrievers.{run.retriever}")
         tests = tuple(map(self._tested, dict.fromkeys((task.collection, *protocol.zero_shot))))
         parts = {
             "base": self._base[1],
@@ -198,11 +188,8 @@ class Plan:
         corpus = method.corpus or self.protocol.collections[collection].corpus or collection
         known = self.protocol.collections.get(method.corpus or collection)
         values = self._pretraining(
-            method.recipe, ("", {"training.seed": seed}),
-            ("pretraining", self.protocol.pretraining),
-            (f"collections.{method.corpus or collection}.pretraining",
-             known.pretraining if known else {}),
-            (f"methods.{name}.settings", method.settings),
+            method.recipe, {"training.seed": seed}, self.protocol.pretraining,
+            known.pretraining if known else {}, method.settings,
             where=f"methods.{name}", corpus=corpus,
         )  # fmt: skip
         made = digest(_meant(values), self._fingerprint(corpus), origin_digest)
@@ -222,8 +209,8 @@ class Plan:
         if chosen.model is not None:
             return self._origin(chosen.model, f"{where}.model")
         values = self._finetune_values(
-            chosen.recipe, where, task.collection, ("", _TEACHER), ("", {"queries": task.queries}),
-            (f"{where}.settings", chosen.settings), retrieves=False,
+            chosen.recipe, where, task.collection, {**_TEACHER, "queries": task.queries},
+            chosen.settings,
         )  # fmt: skip
         origin, origin_digest = self._origin(chosen.trained_from, f"{where}.trained_from")
         made = digest(_meant(values), self._fingerprint(task.collection), origin_digest)
@@ -233,44 +220,41 @@ class Plan:
     def _retriever(self, task: TaskSettings, name: str) -> tuple[str, Layer]:
         """The recipe of a retriever in a task, and the settings over it."""
         retriever = self.protocol.retrievers[name]
-        layer = f"retrievers.{name}.settings", retriever.settings
-        return task.recipes.get(name, retriever.recipe), layer
+        return task.recipes.get(name, retriever.recipe), retriever.settings
 
     def _read_finetuning(self, task_name: str, retriever: str, method: str) -> Values:
         """The settings of a fine-tuning, but for its seed."""
         protocol, task = self.protocol, self.protocol.tasks[task_name]
         taught = {} if task.teacher is None else {"teacher": {"name": "cross_encoder", "model": ""}}
         recipe, layer = self._retriever(task, retriever)
+        where = f"tasks.{task_name}"
         values = self._finetune_values(
-            recipe, f"tasks.{task_name}", task.collection,
-            ("", {"queries": task.queries, "training.seed": 0, **taught}),
-            ("finetuning", protocol.finetuning), layer,
-            (f"tasks.{task_name}.settings", task.settings),
-            (f"methods.{method}.finetuning", protocol.methods[method].finetuning),
+            recipe, where, task.collection,
+            {"queries": task.queries, "training.seed": 0, **taught}, protocol.finetuning, layer,
+            task.settings, protocol.methods[method].finetuning,
         )  # fmt: skip
         refuse_seen(values, protocol.collections[task.collection].split, task_name)
         return values
 
     def _pretraining(self, recipe: str, *layers: Layer, where: str, corpus: str) -> Values:
-        values = self._layered("pretrain", recipe, *layers, taken=("documents", "output", "model"))
+        values = self._layered("pretrain", recipe, *layers)
         begins = {} if where == "base" else {"model": "base"}
         given = {**values, **begins, "documents": corpus, "output": "output"}
         with _named(where):
             assemble(PretrainSettings.parse(given, where))
         return values
 
-    def _finetune_values(
-        self, recipe: str, where: str, collection: str, *layers: Layer, retrieves: bool = True
-    ) -> Values:  # fmt: skip
+    def _finetune_values(self, recipe: str, where: str, collection: str, *layers: Layer) -> Values:
         given = {"model": "base", "collection": collection, "output": "output"}
-        values = self._layered("finetune", recipe, *layers, taken=tuple(given))
+        values = self._layered("finetune", recipe, *layers)
         with _named(where):
             if values.get("stages") is not None:
                 stages = [*pipeline.assemble({**values, **given}, where).stages.values()]
             else:
                 stages = [resolve_stage(FinetuneSettings.parse({**values, **given}, where), {})]
             settings = [stage.settings for stage in stages]
-            check_encoder([one.encoder for one in settings], retrieves, where)
+            if "teacher" not in where:
+                check_encoder([one.encoder for one in settings], where)
             for one in settings:
                 for path, named in outside(one).items():
                     if named not in ("", "base") and path.rpartition(".")[2] != "file":
@@ -280,25 +264,13 @@ class Plan:
                 check_splits(settings, spec)
         return {**values, "collection": self.protocol.spec(collection)}
 
-    def _layered(
-        self, command: str, recipe: str, *layers: Layer, taken: tuple[str, ...] = ()
-    ) -> Values:
-        """A recipe's settings with layers over them; refuses a layer that says what is `taken`."""
+    def _layered(self, command: str, recipe: str, *layers: Layer) -> Values:
+        """A recipe's settings with layers over them."""
         if recipe.endswith((".yaml", ".yml")):
             recipe = str(self._home / recipe)
         values = self._find_recipe(recipe, command, where="recipe").settings
-        taken = (*taken, *(name for place, layer in layers if not place for name in layer))
-        for place, layer in layers:
-            own = resolve(command, None, None, layer)
-            for name in _ELSEWHERE.keys() & {*taken} if place else ():
-                section, _, key = name.rpartition(".")
-                holder = own.get(section) if section else own
-                if isinstance(holder, Mapping) and key in holder:
-                    raise SettingsError(
-                        f"{place}.{name} has no effect: it is set by {_ELSEWHERE[name]}",
-                        f"remove it, and set {_ELSEWHERE[name]}",
-                    )
-            values = merged(values, own)
+        for layer in layers:
+            values = merged(values, resolve(command, None, None, layer))
         return values
 
     def _read_fingerprint(self, name: str) -> str:

@@ -89,15 +89,9 @@ def write_result(folder: Path, result: Result) -> None:
 def read_result(file: Path) -> Result:
     """The result that a file holds; raises an InputError where it holds none."""
     try:
-        result = Result.parse(read_mapping(file), where="")
+        return Result.parse(read_mapping(file), where="")
     except (UnreadableError, SettingsError) as error:
         reason = error.what if isinstance(error, SettingsError) else error
         raise InputError(
             f"{file} is damaged: {reason}", "remove the file: the run is repeated"
         ) from None
-    if file.name != f"{result.run.name}.json":
-        raise InputError(
-            f"{file} holds the result of {result.run.name!r}",
-            f"rename it to {result.run.name}.json",
-        )
-    return result

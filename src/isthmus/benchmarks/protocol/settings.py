@@ -15,11 +15,19 @@ from isthmus.benchmarks.protocol.runs import Run
 from isthmus.config import Settings
 from isthmus.config.output import write_json
 from isthmus.config.sealed_json import UnreadableError, read_mapping
-from isthmus.errors import InputError, SettingsError, choices
+from isthmus.errors import InputError, choices
 from isthmus.evaluation.measures import parse_measure
 
 PROTOCOL = "protocol.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_ELSEWHERE = {
+    "documents": "corpus of a method or of a collection",
+    "collection": "collection of a task",
+    "output": "--output",
+    "model": "model or init of the base, or model of a method",
+    "queries": "queries of a task",
+    "training.seed": "seeds",
+}
 Seed = Annotated[int, Field(ge=0, lt=10_000)]
 Values = dict[str, Any]
 T = TypeVar("T")
@@ -29,6 +37,16 @@ def _plain(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} becomes part of file names: use small letters, digits, - and _")
     return name
+
+
+def _free(values: Values) -> Values:
+    """Refuses settings that would have no effect, since another key of the protocol sets them."""
+    training = values.get("training")
+    named = {*values, *(f"training.{key}" for key in training or ())} if isinstance(
+        training, Mapping) else {*values}  # fmt: skip
+    for name in sorted(named & _ELSEWHERE.keys()):
+        raise ValueError(f"{name} has no effect: set {_ELSEWHERE[name]}")
+    return values
 
 
 def _distinct(values: list[T]) -> list[T]:
@@ -42,6 +60,7 @@ def _spelt(measure: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_plain)]
+Overrides = Annotated[Values, AfterValidator(_free)]
 Model = Annotated[str, Field(min_length=1)]
 Measures = Annotated[
     list[Annotated[str, AfterValidator(_spelt)]], Field(min_length=1), AfterValidator(_distinct)
@@ -72,13 +91,13 @@ class MethodSettings(Settings):
     """How a model is pre-trained: the base as it is, after a recipe, or another checkpoint."""
 
     recipe: str | None = Field(None, description="Pre-training recipe (default: none)")
-    settings: Values = Field({}, description="Settings over the recipe's")
+    settings: Overrides = Field({}, description="Settings over the recipe's")
     corpus: str | None = Field(
         None, description="Collection or corpus to pre-train on (default: the task's collection)"
     )
     after: str | None = Field(None, description="Method that comes first (default: the base)")
     model: Model | None = Field(None, description="Checkpoint instead of the base")
-    finetuning: Values = Field({}, description="Settings of fine-tuning for this method alone")
+    finetuning: Overrides = Field({}, description="Settings of fine-tuning for this method alone")
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -93,7 +112,7 @@ class RetrieverSettings(Settings):
     """What a model becomes: a dense or sparse retriever, by a fine-tuning recipe."""
 
     recipe: str = Field(description="Fine-tuning recipe")
-    settings: Values = Field({}, description="Settings over the recipe's")
+    settings: Overrides = Field({}, description="Settings over the recipe's")
 
 
 class TeacherSettings(Settings):
@@ -127,7 +146,7 @@ class TaskSettings(Settings):
     retrievers: list[str] = Field([], description="Retrievers that it is run for (default: all)")
     methods: list[str] = Field([], description="Methods that it is run for (default: all)")
     teacher: TeacherSettings | None = Field(None, description="Teacher (default: no distillation)")
-    settings: Values = Field({}, description="Settings over those of the retriever")
+    settings: Overrides = Field({}, description="Settings over those of the retriever")
     recipes: dict[Name, str] = Field({}, description="Recipes by retriever, instead of its own")
     seeds: SeedSettings | None = Field(
         None, description="Seeds (default: the protocol's); a list that is left out is [1]"
@@ -142,7 +161,7 @@ class CollectionSettings(Settings):
     corpus: str | None = Field(
         None, description="Corpus that methods are pre-trained on (default: its documents)"
     )
-    pretraining: Values = Field({}, description="Settings of every pre-training on it")
+    pretraining: Overrides = Field({}, description="Settings of every pre-training on it")
 
 
 class Protocol(Settings):
@@ -170,11 +189,11 @@ class Protocol(Settings):
         "settings, recipes, seeds",
     )
     zero_shot: list[str] = Field([], description="Collections that every run is tested on too")
-    pretraining: Values = Field({}, description="Settings of every method's recipe")
+    pretraining: Overrides = Field({}, description="Settings of every method's recipe")
     equal_tokens: bool = Field(
         True, description="Refuse methods that see different numbers of tokens of one corpus"
     )
-    finetuning: Values = Field({}, description="Settings of every fine-tuning")
+    finetuning: Overrides = Field({}, description="Settings of every fine-tuning")
     measures: Measures = Field(
         ["RR@10", "nDCG@10", "R@100"], description="Measures, the main one first"
     )
@@ -272,16 +291,11 @@ def write_protocol(folder: Path, protocol: Protocol, name: str) -> None:
 
 def read_protocol(folder: Path) -> tuple[str, Protocol]:
     """The name of the protocol whose results a folder holds, and the protocol."""
-    file = folder / PROTOCOL
-    fix = f"remove {file} and run the benchmark again, which writes it"
     try:
-        values = read_mapping(file)
-        return str(values.pop("name", "")), Protocol.parse(values, where=str(file))
+        values = read_mapping(folder / PROTOCOL)
     except UnreadableError as error:
         raise InputError(
-            f"{str(folder)!r} holds no benchmark: {error}",
-            fix if file.exists() else "give the --output of a benchmark",
+            f"{str(folder)!r} holds no benchmark: {PROTOCOL}: {error}",
+            "give the --output of a benchmark; running it again writes the file again",
         ) from None
-    except SettingsError as error:
-        error.fix = fix
-        raise
+    return str(values.pop("name", "")), Protocol.parse(values, where=str(folder / PROTOCOL))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from isthmus.benchmarks.protocol.runs import RUNS, Result, read_result
 from isthmus.benchmarks.protocol.settings import read_protocol
-from isthmus.benchmarks.report.plots import plots
+from isthmus.benchmarks.report.plot import verdict_plot
 from isthmus.benchmarks.report.results import RESULTS, read_results, write_results
 from isthmus.benchmarks.report.scores import Grid
 from isthmus.benchmarks.report.settings import ReportSettings
@@ -20,7 +20,7 @@ from isthmus.benchmarks.report.tables import (
     score_tables,
     verdict_table,
 )
-from isthmus.benchmarks.report.verdicts import METHOD, Verdict, verdicts
+from isthmus.benchmarks.report.verdicts import Verdict, rule, verdicts
 from isthmus.config import Overrides
 from isthmus.config.output import (
     SNAPSHOT,
@@ -49,21 +49,21 @@ class BenchmarkReport(Shown):
     scores: tuple[Table, ...]
     costs: tuple[Table, ...]
     expected: Table | None
-    plots: Mapping[str, str]
+    plot: str
 
     def tables(self) -> Iterator[str | Table]:
         """The summary, the first table of scores, and the verdicts."""
         yield self.summary
         yield from self.scores[:1]
         if self.verdicts:
-            yield verdict_table(self.verdicts, self.settings)
+            yield verdict_table(self.verdicts)
 
     def markdown(self) -> str:
         """All tables and verdicts as GitHub renders them."""
         parts = [f"# {escape_markdown(self.title)}", escape_markdown(self.summary)]
         for title, tables in self._sections():
             parts += [f"## {title}", *(table.markdown() for table in tables)]
-        parts += ["## How this was computed", METHOD]
+        parts += ["## How this was computed", rule(self.settings)]
         return "\n\n".join(part.strip() for part in parts) + "\n"
 
     def html(self) -> str:
@@ -76,10 +76,11 @@ class BenchmarkReport(Shown):
                 figure = f'<figure class="table scores">{table.html(inline=False)}</figure>'
                 parts.append(figure)
             parts.append("</section>")
-        for title, svg in self.plots.items():
-            parts.append(f"<figure class=plots><figcaption>{escape_html(title)}</figcaption>")
-            parts.append(f"{svg}</figure>")
-        return page(self.title, [*parts, f"<p>{METHOD}</p>"])
+        if self.plot:
+            caption = "Differences that verdicts rest on, with their intervals"
+            figure = f"<figure class=plots><figcaption>{caption}</figcaption>{self.plot}</figure>"
+            parts.append(figure)
+        return page(self.title, [*parts, f"<p>{rule(self.settings)}</p>"])
 
     def to_json(self) -> dict[str, Any]:
         """Verdicts and tables as plain values."""
@@ -92,7 +93,7 @@ class BenchmarkReport(Shown):
         }
 
     def _sections(self) -> list[tuple[str, list[Table]]]:
-        decided = [verdict_table(self.verdicts, self.settings), finding_table(self.verdicts)]
+        decided = [verdict_table(self.verdicts), finding_table(self.verdicts)]
         sections: list[tuple[str, Sequence[Table | None]]] = [
             ("Verdicts", decided if self.verdicts else []),
             ("Scores", self.scores),
@@ -145,7 +146,7 @@ def report(
         scores=tuple(score_tables(grid, settings)),
         costs=tuple(cost_tables(grid)),
         expected=expected_table(grid),
-        plots=plots(grid, settings, found),
+        plot=verdict_plot(found),
     )
     with reserved(target), writing(target):
         target.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from statistics import fmean
 from isthmus.benchmarks.protocol.claims import ExpectedTable, ExpectedValue
 from isthmus.benchmarks.report.scores import Column, Grid
 from isthmus.benchmarks.report.settings import ReportSettings
-from isthmus.benchmarks.report.verdicts import Finding, Verdict, letters, rule
+from isthmus.benchmarks.report.verdicts import Finding, Verdict, letters
 from isthmus.evaluation.statistics import letters_of
 from isthmus.evaluation.tables import Cell, Table
 
@@ -120,14 +120,15 @@ def _cell(grid: Grid, method: str, column: Column, better: str, best: bool) -> C
     return Cell(shown(scores.mean), letters=better, interval=", ".join(spread), best=best)
 
 
-def verdict_table(verdicts: Sequence[Verdict], settings: ReportSettings) -> Table:
+def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     """A row per claim: the decision and the numbers it rests on."""
     rows = [
         _row(one.claim.statement, one.claim.paper, one.decision, *_numbers(one.overall), one.reason)
         for one in verdicts
     ]
     columns = ("claim", "paper", "verdict", "on average", "p, corrected", "why")
-    return Table(columns, tuple(rows), rule(settings), names=6)
+    caption = "Verdicts, with intervals that are uncorrected."
+    return Table(columns, tuple(rows), caption, names=6)
 
 
 def finding_table(verdicts: Sequence[Verdict]) -> Table | None:

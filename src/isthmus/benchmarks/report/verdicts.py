@@ -24,16 +24,6 @@ from isthmus.evaluation.statistics import (
 )
 
 Decision = Literal["supported", "not supported", "inconclusive", "incomplete"]
-METHOD = (
-    "Scores are means over seeds of means over all judged queries; ± is the standard deviation "
-    "from pre-training seed to pre-training seed, each the mean of its fine-tuning seeds. "
-    "Differences are tested by paired two-sided t-tests. To the variance over queries, of scores "
-    "averaged over seeds, comes what seeds add to it, pooled over all methods of a column "
-    "(quasi-F, Clark 1973; Satterthwaite's degrees of freedom). So they speak of the methods, on "
-    "other queries and with other seeds; in a column of one seed, of its models alone. All pairs "
-    "of methods in all columns of a table are one family (Holm), all settings of a claim another, "
-    "and the averages of all claims a third. Intervals are uncorrected."
-)
 
 
 @dataclass(frozen=True)
@@ -43,17 +33,6 @@ class Term:
     weight: float
     method: str
     column: Column
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A weighted sum of methods' scores: over queries and pre-training seeds.
-
-    Of one seed, it is over queries alone, and speaks of these models rather than of the methods.
-    """
-
-    effect: Effect
-    over_seeds: bool
 
 
 @dataclass(frozen=True)
@@ -81,8 +60,10 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
 
 
-def estimate(grid: Grid, terms: Sequence[Term]) -> Estimate:
-    """The weighted sum of terms, all of which have scores.
+def estimate(grid: Grid, terms: Sequence[Term]) -> tuple[Effect, bool]:
+    """The weighted sum of terms, all of which have scores, and whether it is over seeds too.
+
+    Of one seed, it is over queries alone, and speaks of these models rather than of the methods.
 
     Terms on one collection are compared query by query; collections are independent of each other.
     """
@@ -99,7 +80,7 @@ def estimate(grid: Grid, terms: Sequence[Term]) -> Estimate:
         sums[collection] = term.weight * scores.values.mean(axis=0) + sums.get(collection, 0.0)
     over_queries = summed([paired_effect(differences) for differences in sums.values()])
     both = _with_seeds(grid, found, over_queries)
-    return Estimate(both or over_queries, both is not None)
+    return both or over_queries, both is not None
 
 
 def _with_seeds(
@@ -137,8 +118,8 @@ def letters(
     for column in columns:
         whole = [method for method in grid.protocol.methods if grid.whole(method, column)]
         for first, second in combinations(whole, 2):
-            found = estimate(grid, (Term(1.0, first, column), Term(-1.0, second, column)))
-            compared.append((column, first, second, found.effect))
+            terms = Term(1.0, first, column), Term(-1.0, second, column)
+            compared.append((column, first, second, estimate(grid, terms)[0]))
     beaten: dict[tuple[str, Column], set[str]] = defaultdict(set)
     p_values = holm([effect.p_value for *_, effect in compared])
     for (column, first, second, effect), p_value in zip(compared, p_values, strict=True):
@@ -150,20 +131,28 @@ def letters(
 
 
 def rule(settings: ReportSettings) -> str:
-    """How decisions are made, for the page."""
+    """How differences are tested and claims are decided, for the page."""
     return (
-        "A claim is tested in every setting of the grid that it names, and on average over them, "
-        f"at level {settings.alpha:g}. Supported: the average is significantly above 0, and no "
-        "setting significantly below. Not supported: the average is significantly below 0, or its "
-        f"interval ends below {settings.smallest_effect:g}, the smallest difference that matters. "
-        "Inconclusive: all else, and whatever one seed alone says. Incomplete: a planned run of "
-        "the claim is not done."
+        "Scores are means over seeds of means over all judged queries; ± is the standard deviation "
+        "from pre-training seed to pre-training seed, each the mean of its fine-tuning seeds. "
+        "Differences are tested by paired two-sided t-tests. To the variance over queries, of "
+        "scores averaged over seeds, comes what seeds add to it, pooled over all methods of a "
+        "column (quasi-F, Clark 1973; Satterthwaite's degrees of freedom). So they speak of the "
+        "methods, on other queries and with other seeds; in a column of one seed, of its models "
+        "alone. All pairs of methods in all columns of a table are one family (Holm), all settings "
+        f"of a claim another, and the averages of all claims a third. The level is "
+        f"{settings.alpha:g}; intervals are uncorrected. A claim is supported if the average of "
+        "its settings is significantly above 0, and none is significantly below. It is not "
+        "supported if the average is significantly below 0, or its interval ends below "
+        f"{settings.smallest_effect:g}, the smallest difference that matters. It is inconclusive "
+        "in all other cases, and whatever one seed alone says; and incomplete if one of its "
+        "planned runs is not done."
     )
 
 
 def verdicts(grid: Grid, settings: ReportSettings) -> list[Verdict]:
     """A verdict for every claim of the protocol."""
-    measured: dict[str, tuple[list[tuple[str, Estimate]], Estimate]] = {}
+    measured: dict[str, tuple[dict[str, Effect], Effect, bool]] = {}
     lacking: dict[str, list[str]] = {}
     claims = grid.protocol.claims
     for name, claim in claims.items():
@@ -174,10 +163,10 @@ def verdicts(grid: Grid, settings: ReportSettings) -> list[Verdict]:
                          for one in missing]  # fmt: skip
         if not missing and terms:
             mean = [replace(term, weight=term.weight / len(found)) for term in terms]
-            here = [(setting, estimate(grid, inner)) for setting, inner in found]
-            measured[name] = here, estimate(grid, mean)
+            here = {setting: estimate(grid, inner)[0] for setting, inner in found}
+            measured[name] = here, *estimate(grid, mean)
     # One seed says nothing about methods: such claims are no part of the family.
-    p_values = {name: one.effect.p_value for name, (_, one) in measured.items() if one.over_seeds}
+    p_values = {name: one.p_value for name, (_, one, over_seeds) in measured.items() if over_seeds}
     corrected = dict(zip(p_values, holm([*p_values.values()]), strict=True))
     result = []
     for name, claim in claims.items():
@@ -186,15 +175,12 @@ def verdicts(grid: Grid, settings: ReportSettings) -> list[Verdict]:
             reason = f"planned runs are not done: {missing_runs}"
             result.append(Verdict(name, claim, "incomplete", reason))
             continue
-        here, overall = measured[name]
-        p_value = corrected.get(name, overall.effect.p_value)
-        average = _finding("on average", overall.effect, p_value, settings)
-        of_settings = holm([one.effect.p_value for _, one in here])
-        findings = tuple(
-            _finding(setting, one.effect, p_value, settings)
-            for (setting, one), p_value in zip(here, of_settings, strict=True)
-        )
-        decision, reason = _decide(average, findings, overall.over_seeds, settings)
+        here, overall, over_seeds = measured[name]
+        p_value = corrected.get(name, overall.p_value)
+        average = _finding("on average", overall, p_value, settings)
+        of_settings = zip(here.items(), holm([one.p_value for one in here.values()]), strict=True)
+        findings = tuple(_finding(*one, p_value, settings) for one, p_value in of_settings)
+        decision, reason = _decide(average, findings, over_seeds, settings)
         result.append(Verdict(name, claim, decision, reason, average, findings))
     return result
 

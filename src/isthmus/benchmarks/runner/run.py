@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from isthmus.benchmarks.protocol.plan import Plan
+from isthmus.benchmarks.protocol.plan import Plan, Step
 from isthmus.benchmarks.protocol.runs import RUNS
 from isthmus.benchmarks.protocol.settings import Protocol, write_protocol
 from isthmus.benchmarks.report.report import REPORT, report
 from isthmus.benchmarks.runner.schedule import Schedule
 from isthmus.benchmarks.runner.steps import RunFolder
-from isthmus.benchmarks.runner.workers import Ended, Workers, attempt
+from isthmus.benchmarks.runner.workers import Workers, attempt
 from isthmus.config import Overrides, find_recipe
 from isthmus.config.output import claimed, finish
 from isthmus.errors import InputError, SettingsError
@@ -98,7 +98,7 @@ def _run(schedule: Schedule, workers: int | None, deadline: float | None) -> Non
 
     if workers == 0:
         while left() != 0.0 and (step := schedule.next()) is not None:
-            _settle(schedule, Ended(step, attempt(step, schedule.place)))
+            _settle(schedule, step, attempt(step, schedule.place))
         return
     if not schedule.waiting:
         return
@@ -114,23 +114,23 @@ def _run(schedule: Schedule, workers: int | None, deadline: float | None) -> Non
                     pool.begin(step)
                 if not pool.busy:
                     return
-                for one in pool.ended(seconds):
-                    _settle(schedule, one)
-                    again = one.step.name in schedule.waiting
+                for step, reason in pool.ended(seconds):
+                    _settle(schedule, step, reason)
+                    again = step.name in schedule.waiting
                     bar.advance(0 if again else 1, note=f"{pool.busy} at work")
         notice(f"time is up: {pool.busy} steps that were running begin again")
     finally:
         pool.stop()
 
 
-def _settle(schedule: Schedule, ended: Ended) -> None:
+def _settle(schedule: Schedule, step: Step, reason: str | None) -> None:
     """Counts a step that has ended, well or not."""
-    if ended.reason is None:
-        schedule.finish(ended.step)
-    elif schedule.fail(ended.step, ended.reason):
-        notice(f"{ended.step.name} is tried once more: {ended.reason}")
+    if reason is None:
+        schedule.finish(step)
+    elif schedule.fail(step, reason):
+        notice(f"{step.name} is tried once more: {reason}")
     else:
-        notice(f"{ended.step.name} FAILED: {ended.reason}")
+        notice(f"{step.name} FAILED: {reason}")
 
 
 def _jobs(schedule: Schedule) -> list[str]:

@@ -11,7 +11,6 @@ import os
 import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from typing import Any
 
 from isthmus.benchmarks.protocol.plan import Step
@@ -20,14 +19,6 @@ from isthmus.benchmarks.runner.steps import RunFolder, do_step
 from isthmus.errors import IsthmusError
 
 _THREADS = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A step that came to its end, and the reason for which it failed, if it did."""
-
-    step: Step
-    reason: str | None
 
 
 class Workers:
@@ -74,8 +65,11 @@ class Workers:
             future = process.submit(attempt, step, self._place)
         self._busy[future] = step, number, process
 
-    def ended(self, seconds: float | None) -> list[Ended]:
-        """The steps that ended until now; waits for one, but no longer than this."""
+    def ended(self, seconds: float | None) -> list[tuple[Step, str | None]]:
+        """The steps that ended until now, each with the reason for which it failed, if it did.
+
+        Waits for one, but no longer than this.
+        """
         found = []
         for future in wait(self._busy, seconds, FIRST_COMPLETED).done:
             step, number, process = self._busy.pop(future)
@@ -87,7 +81,7 @@ class Workers:
                 process.shutdown(wait=False)
                 process = self._start(number)
             self._free[number] = process
-            found.append(Ended(step, reason))
+            found.append((step, reason))
         return found
 
     def stop(self) -> None:
