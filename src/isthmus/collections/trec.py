@@ -109,14 +109,18 @@ def write_run(path: str | Path, run: Run) -> None:
                 stream.write(line)
 
 
-def holds_run(path: str | Path, run: Run) -> bool:
-    """Whether a file holds this run already; one that holds anything else is refused."""
+def holds_run(path: str | Path, run: Run, complete: bool = True) -> bool:
+    """Whether a file holds this run already; one that holds anything else is refused.
+
+    A run that is not `complete` is the beginning of what the file may hold.
+    """
     file, tag = Path(path), _tag(run.name)
     if not file.is_file() or not file.stat().st_size:
         return False
     expected = (line.encode() for one in run.rankings.values() for line in _run_lines(one, tag))
     with file.open("rb") as stream:
-        if all(stream.read(len(line)) == line for line in expected) and not stream.read(1):
+        alike = all(stream.read(len(line)) == line for line in expected)
+        if alike and not (complete and stream.read(1)):
             return True
     raise OutputError(
         f"--output {str(file)!r} already holds another run",

@@ -32,7 +32,7 @@ from isthmus.retrieval.reranker import RerankingSearcher, check_texts
 from isthmus.retrieval.searcher import Unit, open_searcher
 from isthmus.retrieval.snippets import snippets
 
-_QUERIES_AT_ONCE = 1024
+_QUERIES_AT_ONCE = 256
 _PAIRS_AT_ONCE = 4096
 
 
@@ -151,6 +151,8 @@ def _search_many(
         for ranking in found:
             check_ids(ranking)
             rankings[ranking.query_id] = ranking
+        if len(rankings) == len(found):  # another run there is refused before all are searched
+            holds_run(run, Run(tag, rankings), complete=False)
     if holds_run(run, Run(tag, rankings)):
         notice(f"{run} already holds this run; nothing to do")
     else:
