@@ -128,7 +128,7 @@ def complete(
     largest_norm: float | None = None,
     layout: Layout | None = None,
 ) -> Path:
-    """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
+    """The finished index under its final name; `request` is what was asked for."""
     index = workplace(folder) / "index"
     write_snapshot(index, "index", request, results={"documents": documents})
     write_manifest(index, description, documents, largest_norm, layout)

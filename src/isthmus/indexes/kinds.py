@@ -36,7 +36,7 @@ class Builder(Protocol):
         """Appends the living documents of a finished segment; False if it was stopped before."""
 
     def finish(self, request: Mapping[str, Any]) -> Path:
-        """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
+        """The finished index under its final name; `request` is what was asked for."""
 
     def __enter__(self) -> Self:
         """The builder itself."""

@@ -76,7 +76,7 @@ class Bm25Builder:
         return True
 
     def finish(self, request: Mapping[str, Any]) -> Path:
-        """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
+        """The finished index under its final name; `request` is what was asked for."""
         refuse_empty(self.rows, self._description)
         if self._lengths:
             self._spill()

@@ -93,7 +93,7 @@ class DenseBuilder(VectorBuilder):
         yield mapped(folder / VECTORS, folder)
 
     def finish(self, request: Mapping[str, Any]) -> Path:
-        """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
+        """The finished index under its final name; `request` is what was asked for."""
         refuse_empty(self.rows, self._description)
         with writing(self._folder):
             self._documents.finish()

@@ -63,7 +63,7 @@ class ShardedBuilder:
         return results
 
     def finish(self, request: Mapping[str, Any]) -> Path:
-        """The finished index under its final name; `request` is what `isthmus rerun` repeats."""
+        """The finished index under its final name; `request` is what was asked for."""
         documents = sum(segment.documents for segment in self._segments)
         refuse_empty(documents, self._description)
         with writing(self._folder):

@@ -1,4 +1,4 @@
-"""The verb `isthmus sparsify`: how small and fast a sparse index gets, and what that costs.
+"""How small and fast a sparse index gets, and what that costs.
 
 The corpus is encoded once; every block goes to an index of each size, which keeps only so many of
 the strongest terms of a document.

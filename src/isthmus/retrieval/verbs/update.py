@@ -1,4 +1,4 @@
-"""The verbs `isthmus add`, `isthmus delete` and `isthmus merge`: an index that changes."""
+"""Adding to an index, deleting from it, and merging its segments."""
 
 from __future__ import annotations
 
