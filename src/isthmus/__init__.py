@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from isthmus._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from isthmus import research as research
     from isthmus.api import Index as Index
+    from isthmus.api import doctor as doctor
     from isthmus.api import index as index
     from isthmus.api import open_index as open_index
+    from isthmus.api import recipes as recipes
     from isthmus.benchmarks.report.report import BenchmarkReport as BenchmarkReport
     from isthmus.benchmarks.report.report import report as report
     from isthmus.benchmarks.runner.run import benchmark as benchmark
@@ -23,15 +26,6 @@ if TYPE_CHECKING:
     from isthmus.errors import IsthmusError as IsthmusError
     from isthmus.evaluation.report import Report as Report
     from isthmus.finetuning.finetune import finetune as finetune
-    from isthmus.inspection.doctor import doctor as doctor
-    from isthmus.inspection.explain import Explanation as Explanation
-    from isthmus.inspection.explain import explain as explain
-    from isthmus.inspection.inspect import Inspection as Inspection
-    from isthmus.inspection.inspect import inspect as inspect
-    from isthmus.inspection.negatives import negatives as negatives
-    from isthmus.inspection.probe import ProbeReport as ProbeReport
-    from isthmus.inspection.probe import probe as probe
-    from isthmus.inspection.recipes import recipes as recipes
     from isthmus.pretraining.pretrain import pretrain as pretrain
     from isthmus.records import Document as Document
     from isthmus.retrieval.hits import Hit as Hit
@@ -44,7 +38,7 @@ if TYPE_CHECKING:
     from isthmus.workflows.quickstart import quickstart as quickstart
 
 _HOMES = {
-    "isthmus.api": ["Index", "index", "open_index"],
+    "isthmus.api": ["Index", "doctor", "index", "open_index", "recipes"],
     "isthmus.benchmarks.report.report": ["BenchmarkReport", "report"],
     "isthmus.benchmarks.runner.run": ["benchmark"],
     "isthmus.collections.spec": ["open_collection"],
@@ -53,12 +47,6 @@ _HOMES = {
     "isthmus.errors": ["IsthmusError"],
     "isthmus.evaluation.report": ["Report"],
     "isthmus.finetuning.finetune": ["finetune"],
-    "isthmus.inspection.doctor": ["doctor"],
-    "isthmus.inspection.explain": ["Explanation", "explain"],
-    "isthmus.inspection.inspect": ["Inspection", "inspect"],
-    "isthmus.inspection.negatives": ["negatives"],
-    "isthmus.inspection.probe": ["ProbeReport", "probe"],
-    "isthmus.inspection.recipes": ["recipes"],
     "isthmus.pretraining.pretrain": ["pretrain"],
     "isthmus.records": ["Document"],
     "isthmus.retrieval.hits": ["Hit", "Hits"],
@@ -68,13 +56,15 @@ _HOMES = {
     "isthmus.workflows.quickstart": ["quickstart"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", "research", *_HOME]
 
 
 if not TYPE_CHECKING:  # for which every name would exist
 
     def __getattr__(name: str) -> Any:
         """A public name, imported when it is first used."""
+        if name == "research":
+            return import_module("isthmus.research")
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(_HOME[name]), name)
@@ -82,4 +72,4 @@ if not TYPE_CHECKING:  # for which every name would exist
 
 def __dir__() -> list[str]:
     """Public names, those included that are not imported yet."""
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *__all__})

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 if TYPE_CHECKING:
     from isthmus.collections.in_memory import Documents
     from isthmus.encoders import DenseEncoder, SparseEncoder
+    from isthmus.finetuning.mining.audit import Audit
     from isthmus.indexes.segments.writer import Update
+    from isthmus.inspection.doctor import Findings
+    from isthmus.inspection.explain import Explanation
+    from isthmus.inspection.inspect import Inspection
+    from isthmus.inspection.probe import ProbeReport
+    from isthmus.inspection.recipes import Recipes
     from isthmus.records import Document
     from isthmus.retrieval.hits import Hits
     from isthmus.retrieval.hybrid import Retriever
@@ -189,6 +195,166 @@ def export(
     from isthmus.retrieval.verbs.export import export as write
 
     return write(source, output, model=model, as_=as_, settings=settings)
+
+
+def doctor(things: Sequence[StrPath] = (), /) -> Findings:
+    """Check this machine, and any documents, models or indexes you name.
+
+    Nothing is changed. The exit code is 1 if anything is wrong.
+
+    Args:
+        things: Documents, a collection, a model or an index, recognised by what it is. Repeatable;
+            of a model and documents together, how much of them it reads.
+
+    Returns:
+        What was found: a list of `Finding(subject, ok, detail, fix)`.
+
+    Examples:
+        isthmus doctor
+        isthmus doctor notes/ sentence-transformers/all-MiniLM-L6-v2
+        isthmus doctor notes.idx data/scifact
+
+    """
+    from isthmus.inspection.doctor import doctor as check
+
+    return check(things)
+
+
+def recipes(name: str | None = None, /, *, parts: bool = False) -> Recipes:
+    """List the shipped recipes, or print one.
+
+    Args:
+        name: Recipe, protocol or part to print in full, or the path of a recipe.
+        parts: List the parts that recipes are made of, or print the part of this name.
+
+    Returns:
+        Their names and what they do; of one, all of it.
+
+    Examples:
+        isthmus recipes
+        isthmus recipes cdmae > mine.yaml
+        isthmus recipes --parts
+
+    """
+    from isthmus.inspection.recipes import recipes as listed
+
+    return listed(name, parts=parts)
+
+
+def probe(
+    models: Sequence[str],
+    /,
+    *,
+    documents: str,
+    output: StrPath | None = None,
+    settings: Settings = None,
+) -> ProbeReport:
+    """Measure checkpoints without training, by the probes of pretrain.
+
+    How well each predicts masked words, how many of a text's words its vector predicts, what its
+    decoder needs the vector for, and how it retrieves without labels. Measured on documents that a
+    training with the same seed holds out.
+
+    Args:
+        models: Checkpoint to measure: a folder, hub name, run or checkpoint of a run. Repeatable.
+        documents: Documents to measure on.
+        output: Folder for report.json and table.md.
+        settings: Values of settings by dotted path.
+
+    Returns:
+        The numbers of every model, as a table.
+
+    Examples:
+        isthmus research probe bert-base-uncased runs/bow --documents docs.jsonl
+        isthmus research probe runs/bow/checkpoint-500 --documents docs.jsonl -o runs/probed
+
+    """
+    from isthmus.inspection.probe import probe as measure
+
+    return measure(models, documents=documents, output=output, settings=settings)
+
+
+def inspect(
+    model: str,
+    texts: Sequence[str] = (),
+    /,
+    *,
+    compare: Sequence[str] = (),
+    coverage: str | None = None,
+    output: StrPath | None = None,
+    recipe: StrPath | None = None,
+    settings: Settings = None,
+) -> Inspection:
+    """Show what the vectors of texts hold, or what a recipe masks in them.
+
+    A dense vector is projected to the vocabulary by the masked-LM head of its model: a token of the
+    text is marked with a tick, another with a cross. Of a sparse vector, terms of the text,
+    expansions (+), and the tokens that were dropped.
+
+    Args:
+        model: Model that encodes the texts.
+        texts: Text to encode, as a document. Repeatable.
+        compare: Model to compare it with. Repeatable.
+        coverage: Documents to measure on how many of a text's tokens its vector predicts; with
+            --recipe, documents whose n-grams weigh words.
+        output: Folder for report.json and table.md.
+        recipe: Pre-training recipe, to show how often it masks each word of the texts.
+        settings: Values of settings by dotted path.
+
+    Returns:
+        The tokens of every text by model, the coverage, or the chances of words.
+
+    Examples:
+        isthmus research inspect runs/bow "vitamin D against infection" --compare bert-base-uncased
+        isthmus research inspect runs/bow --coverage docs.jsonl
+        isthmus research inspect bert-base-uncased "Snow fell on the bridge." -r cdmae
+
+    """
+    from isthmus.inspection.inspect import inspect as look
+
+    return look(
+        model,
+        texts,
+        compare=compare,
+        coverage=coverage,
+        output=output,
+        recipe=recipe,
+        settings=settings,
+    )
+
+
+def negatives(
+    source: str,
+    /,
+    *,
+    model: str | None = None,
+    recipe: str = "dense",
+    output: StrPath | None = None,
+    settings: Settings = None,
+) -> Audit:
+    """Show which negatives a fine-tuning draws: false ones, duplicates, ranks.
+
+    Rankings come from the cache, which training shares.
+
+    Args:
+        source: Output of a fine-tuning, or of one stage of it; or a collection with a training
+            split.
+        model: Model whose tokenizer is used on a collection.
+        recipe: Recipe of the fine-tuning of a collection.
+        output: HTML file with examples to read.
+        settings: Values of settings by dotted path.
+
+    Returns:
+        Counts, and the worst cases.
+
+    Examples:
+        isthmus research negatives runs/dense
+        isthmus research negatives data/scifact -m bert-base-uncased -o negatives.html
+
+    """
+    from isthmus.inspection.negatives import negatives as audit
+
+    return audit(source, model=model, recipe=recipe, output=output, settings=settings)
 
 
 class Index:
@@ -372,6 +538,41 @@ class Index:
             tune(self.folder, collection, split=split, measure=measure, settings=settings)
         )
 
+    def explain(
+        self,
+        query: str,
+        document: str,
+        *,
+        use: str | None = None,
+        rerank: str | None = None,
+        settings: Settings = None,
+    ) -> Explanation:
+        """Show why a document matched a query: what adds up to its score, and its rank.
+
+        BM25 and sparse: what each term adds. Dense: how much the score falls without each sentence.
+        Several retrievers: each, and how they were fused. Re-ranked: before and after. Of a
+        document in passages, the passage that counts.
+
+        Args:
+            self: Folder of an index, or output of adapt.
+            query: Text that was searched for.
+            document: Id of the document, whether the query finds it or not.
+            use: Name of the one retriever of the index that answers. [default: all, fused]
+            rerank: Cross-encoder that scores the first documents again.
+            settings: Values of settings by dotted path.
+
+        Returns:
+            The parts of the score, as tables.
+
+        Examples:
+            isthmus explain docs.idx "does vitamin D protect against infection" d17
+            isthmus explain docs.idx "a query" d17 --use bm25
+
+        """
+        from isthmus.inspection.explain import explained
+
+        return explained(self._retriever(use, rerank, settings), query, document)
+
     def export(
         self,
         output: StrPath,
@@ -396,12 +597,16 @@ class Index:
             self.__dict__.pop(name, None)
         self._retrievers.clear()
 
-    def _retriever(self, use: str | None, rerank: str | None) -> Retriever:
-        """What answers a query, opened at its first one."""
+    def _retriever(
+        self, use: str | None, rerank: str | None, settings: Settings = None
+    ) -> Retriever:
+        """What answers a query, opened at its first one; with settings, each time."""
         from isthmus.retrieval.verbs.search import SearchSettings, open_retriever
 
+        chosen = SearchSettings.given(settings, {"use": use, "rerank.model": rerank})
+        if settings:
+            return open_retriever(self.folder, chosen)
         if (use, rerank) not in self._retrievers:
-            chosen = SearchSettings.given(None, {"use": use, "rerank.model": rerank})
             self._retrievers[use, rerank] = open_retriever(self.folder, chosen)
         return self._retrievers[use, rerank]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
 import isthmus
+from isthmus.config import Settings
+from isthmus.config.setting_list import settings_in
 
 SOURCE = Path(isthmus.__file__).parent
 SETTINGS = [*SOURCE.rglob("settings.py"), *SOURCE.rglob("*_settings.py")]
@@ -30,3 +33,12 @@ def test_no_settings_load_the_libraries_of_models() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_every_setting_says_what_it_means() -> None:
+    for file in SETTINGS:
+        path = ".".join(("isthmus", *file.relative_to(SOURCE).with_suffix("").parts))
+        for found in vars(importlib.import_module(path)).values():
+            if isinstance(found, type) and issubclass(found, Settings) and found.verb:
+                silent = [one.path for one in settings_in(found) if not one.meaning]
+                assert not silent, found.__name__

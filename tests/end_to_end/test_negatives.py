@@ -63,15 +63,15 @@ def test_a_mixture_of_a_retriever_and_bm25(stage: Run, first: Path) -> None:
 def test_the_audit_of_a_run(commands: Any, first: Path, tmp_path: Path) -> None:
     assert "Suspected false negatives" in (first / "negatives.html").read_text(encoding="utf-8")
     page = tmp_path / "pages" / "negatives.html"
-    shown = commands.succeed("negatives", first, "--output", page)
+    shown = commands.succeed("research", "negatives", first, "--output", page)
     assert "score no less than the positive, by the source" in shown.stdout
     assert page.read_text(encoding="utf-8") == (first / "negatives.html").read_text(
         encoding="utf-8"
     ), "the same seed draws the same"
-    refused = commands.run("negatives", first, "--model", "another")
+    refused = commands.run("research", "negatives", first, "--model", "another")
     assert refused.returncode == 2
     assert "audited as it was trained" in refused.stderr
-    refused = commands.run("negatives", tmp_path)
+    refused = commands.run("research", "negatives", tmp_path)
     assert refused.returncode == 2
     assert "a tokenizer is needed" in refused.stderr
 

@@ -81,12 +81,13 @@ def test_quickstart_compares_what_each_step_brings(
 
 
 def test_explain_and_inspect_after_a_search(
-    commands: Any, collection: Path, bm25: Path, dense: Path, model: Path, tmp_path: Path
+    commands: Any, collection: Path, model: Path, tmp_path: Path
 ) -> None:
     asked = json.loads((collection / "queries.jsonl").read_text().splitlines()[0])["text"]
-    both = ("--with", dense, "--json")
-    (best, *_) = json.loads(commands.succeed("search", bm25, asked, *both).stdout)["hits"]
-    why = json.loads(commands.succeed("explain", bm25, asked, best["id"], *both).stdout)
+    both = tmp_path / "both"
+    commands.succeed("index", collection, "-m", "bm25", "-m", model, "-o", both)
+    (best, *_) = json.loads(commands.succeed("search", both, asked, "--json").stdout)["hits"]
+    why = json.loads(commands.succeed("explain", both, asked, best["id"], "--json").stdout)
     words, vectors = why["fusion"]["parts"]
     assert why["rank"] == 1
     assert words["contribution"] + vectors["contribution"] == pytest.approx(best["score"])
@@ -94,13 +95,13 @@ def test_explain_and_inspect_after_a_search(
     assert sum(one["contribution"] for one in terms) == pytest.approx(
         words["explanation"]["score"], rel=1e-5
     )
-    ended = commands.run("explain", bm25, asked, "nowhere")
+    ended = commands.run("explain", both, asked, "nowhere")
     assert ended.returncode == 2
     assert "has no document 'nowhere'" in ended.stderr
     output = tmp_path / "inspected"
     for _ in range(2):  # the same command finds its own folder
         shown = commands.succeed(
-            "inspect", model, asked, "--coverage", collection, "--output", output
+            "research", "inspect", model, asked, "--coverage", collection, "--output", output
         )
         assert "most frequent" in shown.stdout
     found = json.loads((output / "report.json").read_text(encoding="utf-8"))

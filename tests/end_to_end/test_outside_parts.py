@@ -163,10 +163,10 @@ def pretrained(
 
 
 def test_list(installed: Any) -> None:
-    listed = installed.succeed("list", "parts").stdout
+    listed = installed.succeed("recipes", "--parts").stdout
     for name in NAMES:
         assert re.search(rf"\b{name}\b", listed)
-    assert "weight" in installed.succeed("list", "parts", "text_length").stdout
+    assert "weight" in installed.succeed("recipes", "--parts", "text_length").stdout
 
 
 def test_pretrain_trains_and_hands_over_what_the_parts_declare(

@@ -81,8 +81,8 @@ JOBS: dict[str, Job] = {
     **{f"sync {kind}": Job("sync OTHER OUTPUT --set block_size=3", kind) for kind in CHANGING},
     "tune": Job(f"tune DENSE BM25 {_JUDGED} --set steps=4 --set folds=2"),
     "evaluate": Job("evaluate QRELS RUN --measures RR@10 --output OUTPUT"),
-    "probe": Job("probe MODEL --documents CORPUS --output OUTPUT --set measure=[masked_lm]"),
-    "inspect": Job("inspect MODEL river --coverage CORPUS --output OUTPUT --set k=[5]"),
+    "probe": Job("research probe MODEL --documents CORPUS -o OUTPUT --set measure=[masked_lm]"),
+    "inspect": Job("research inspect MODEL river --coverage CORPUS -o OUTPUT --set k=[5]"),
     "search": Job("search BM25 --queries QUERIES --run OUTPUT"),
     "sparsify": Job(
         f"sparsify --model SPARSE --corpus CORPUS {_JUDGED} --set terms=[4] {_BLOCKS}"

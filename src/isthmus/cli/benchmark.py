@@ -13,7 +13,7 @@ from isthmus.cli.options import settings_option
 _WIDE = 160
 
 Protocol = Annotated[
-    str, typer.Argument(help="A shipped protocol (`isthmus list protocols`) or a YAML file's path.")
+    str, typer.Argument(help="A shipped protocol (`isthmus recipes`) or a YAML file's path.")
 ]
 Results = Annotated[
     str, typer.Option(help="Folder of results; what is there already is not run again.")

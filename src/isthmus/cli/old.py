@@ -10,15 +10,9 @@ import isthmus
 from isthmus.cli import (
     adapt,
     benchmark,
-    doctor,
     evaluate,
-    explain,
     finetune,
-    inspect,
-    listing,
-    negatives,
     pretrain,
-    probe,
     serve,
 )
 from isthmus.cli.commands import Command, Group, command
@@ -28,9 +22,9 @@ app = typer.Typer(
     help="Turns a pile of documents into a retriever that knows them.\n\n"
     "From a finished retriever: adapt (learn the documents, no labels) → search. From a language "
     "model: pretrain (learn the corpus, no labels) → finetune (learn from labelled pairs) → index "
-    "→ search → evaluate. --set PATH=VALUE overrides any setting (`isthmus list settings "
-    "VERB`). Long work can be interrupted and resumed, and leaves beside its output what made it "
-    "(isthmus.json). `isthmus list recipes` shows where to start.",
+    "→ search → evaluate. --set PATH=VALUE overrides any setting (`isthmus VERB "
+    "--show-settings`). Long work can be interrupted and resumed, and leaves beside its output "
+    "what made it (isthmus.json). `isthmus recipes` shows where to start.",
     cls=Group,
     no_args_is_help=True,
     add_completion=False,
@@ -38,23 +32,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 NAMES = {  # that are not made from `isthmus.api` yet
-    "quickstart", "adapt", "doctor", "serve", "evaluate", "explain", "pretrain", "finetune", "list",
-    "benchmark", "probe", "inspect", "negatives",
+    "quickstart", "adapt", "serve", "evaluate", "pretrain", "finetune", "benchmark",
 }  # fmt: skip
 _PANELS = {
     "Learn": (adapt.adapt, pretrain.pretrain, finetune.finetune),
     "Search": (serve.serve,),
     "Evaluate": (evaluate.evaluate,),
-    "Inspect": (
-        doctor.doctor, inspect.inspect, explain.explain, probe.probe, negatives.negatives,
-    ),
     "Whole jobs": (adapt.quickstart,),
 }  # fmt: skip
 for panel, verbs in _PANELS.items():
     for verb in verbs:
         app.command(cls=Command, rich_help_panel=panel)(command(verb))
 app.add_typer(benchmark.app, name="benchmark", rich_help_panel="Evaluate")
-app.command(name="list", cls=Command, rich_help_panel="Inspect")(command(listing.listing))
 
 
 def _say_version(wanted: bool) -> None:

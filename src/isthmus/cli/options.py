@@ -10,8 +10,7 @@ from typer.models import OptionInfo
 Recipe = Annotated[
     str,
     typer.Option(
-        help="A shipped recipe (`isthmus list recipes`), a YAML file, or an earlier OUTPUT: as "
-        "that run."
+        help="A shipped recipe (`isthmus recipes`), a YAML file, or an earlier OUTPUT: as that run."
     ),
 ]
 Cluster = Annotated[
@@ -59,7 +58,7 @@ def settings_option(verb: str, example: str) -> OptionInfo:
     option: OptionInfo = typer.Option(
         "--set",
         metavar="PATH=VALUE",
-        help=f"Overrides one value, e.g. --set {example}. Repeatable. All there are: isthmus list "
-        f"settings {verb}",
+        help=f"Overrides one value, e.g. --set {example}. Repeatable. All there are: isthmus "
+        f"{verb} --show-settings",
     )
     return option

@@ -136,6 +136,10 @@ def _exported(found: Path, typed: Mapping[str, Any]) -> Said:
     return Said(f"vectors: {found}", {"output": str(found)})
 
 
+def _recipes(found: Any, typed: Mapping[str, Any]) -> Said:
+    return Said(str(found), found.to_dict())
+
+
 _SAID: dict[str, Callable[[Any, Mapping[str, Any]], Said]] = {
     "index": _index,
     "search": _searched,
@@ -143,4 +147,5 @@ _SAID: dict[str, Callable[[Any, Mapping[str, Any]], Said]] = {
     "delete": _deleted,
     "sync": _synced,
     "export": _exported,
+    "recipes": _recipes,
 }

@@ -46,12 +46,12 @@ class Recipe:
             if key not in values:
                 raise SettingsError(
                     f"the recipe {file} has no {key!r}",
-                    f"add '{key}:'; `isthmus list recipes` names examples",
+                    f"add '{key}:'; `isthmus recipes` names examples",
                 )
         if not isinstance(values["settings"] or {}, dict):
             raise SettingsError(
                 f"{file}: settings = {shown(values['settings'])} is not a mapping",
-                "write 'settings:' and below it, indented, key: value; `isthmus list recipes` "
+                "write 'settings:' and below it, indented, key: value; `isthmus recipes` "
                 "names examples",
             )
         self.verb = str(values["verb"])
@@ -166,7 +166,7 @@ def _find(name: str, verb: str, where: str | None) -> Recipe:
         if not path.is_file():
             raise InputError(
                 f"{where}: there is no {kind} file {name!r}",
-                f"check the path, or choose a shipped {kind} (`isthmus list {kind}s`)",
+                f"check the path, or choose a shipped {kind} (`isthmus recipes`)",
                 ", ".join(r.name for r in shipped_recipes(verb)),
             )
         return Recipe(path)
@@ -174,7 +174,7 @@ def _find(name: str, verb: str, where: str | None) -> Recipe:
     if not path.is_file():
         raise SettingsError(
             f"{where}: there is no {kind} named {name!r}",
-            f"choose one of these (`isthmus list {kind}s` explains them) or give a path",
+            "choose one of these (`isthmus recipes` explains them) or give a path",
             choices(name, (r.name for r in shipped_recipes(verb))),
         )
     return _shipped_recipe(path)
@@ -291,12 +291,12 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(
             f"the recipe {file} is not valid YAML: {error}",
-            "correct the file; `isthmus list recipes` names examples",
+            "correct the file; `isthmus recipes` names examples",
         ) from None
     if not isinstance(values, dict):
         raise InputError(
             f"the recipe {file} is not a mapping",
-            "correct the file; `isthmus list recipes` names examples",
+            "correct the file; `isthmus recipes` names examples",
             ", ".join(_HEADER),
         )
     return values

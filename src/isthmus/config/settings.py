@@ -121,8 +121,9 @@ class Settings(BaseModel, metaclass=_Explaining):
             kind = "a key is no name"
             if not isinstance(settings, Mapping):
                 kind = f"it is of type {type(settings).__name__}"
+            called = cls.verb.replace(" ", ".")
             raise SettingsError(
-                f"settings = {shown(settings)} of isthmus.{cls.verb}() cannot be used: {kind}",
+                f"settings = {shown(settings)} of isthmus.{called}() cannot be used: {kind}",
                 f"write settings={{…}} or settings={cls.__name__}(…)",
                 ", ".join(cls.model_fields),
             )
@@ -236,7 +237,7 @@ def _expected(owner: type[BaseModel], field: FieldInfo | None) -> str:
 
 def _all_settings(model: type[BaseModel]) -> str:
     verb = model.verb if issubclass(model, Settings) else ""
-    return f"; all of them: isthmus list settings {verb}" if verb else ""
+    return f"; all of them: isthmus {verb} --show-settings" if verb else ""
 
 
 def allowed_values(field: FieldInfo) -> str:

@@ -164,7 +164,7 @@ def with_folders(settings: FinetuneSettings, folders: Mapping[str, Path]) -> Fin
         if name not in folders:
             raise SettingsError(
                 f"{path} = '{_PREFIX}{name}' is no stage of this run",
-                "name a model, or use a recipe of several stages (`isthmus list recipes`)",
+                "name a model, or use a recipe of several stages (`isthmus recipes`)",
             )
     return FinetuneSettings.parse(_replaced(settings.model_dump(), folders), where="stages")
 

@@ -76,13 +76,7 @@ class Findings(list[Finding]):
 
 @said_once()
 def doctor(things: Iterable[str | Path] = ()) -> Findings:
-    """What was found; nothing is changed, and one failed check does not stop the others.
-
-    Args:
-        things: Documents, collections, models and indexes, each recognised by what it is. Of
-            models and documents together, how much of the documents each model reads.
-
-    """
+    """What was found; nothing is changed, and one failed check does not stop the others."""
     findings = Findings([*_packages(), _hardware(), _disk()])
     found: dict[str, list[str]] = {"index": [], "model": [], "documents": []}
     checks = {"index": _index, "model": _model, "documents": _documents}

@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from math import fsum
-from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from isthmus.config import Overrides
 from isthmus.config.settings import check_arguments
 from isthmus.evaluation.tables import Cell, Shown, Table
 from isthmus.indexes.long_documents import LongDocuments
@@ -21,7 +18,6 @@ from isthmus.retrieval.hybrid import HybridSearcher, Retriever
 from isthmus.retrieval.many_queries import check_query
 from isthmus.retrieval.reranker import RerankingSearcher
 from isthmus.retrieval.searcher import Searcher
-from isthmus.retrieval.verbs.search import SearchSettings, open_retriever
 from isthmus.text.sentences import sentence_starts
 
 if TYPE_CHECKING:
@@ -134,39 +130,9 @@ class Explanation(Shown):
             yield from self.before.tables()
 
 
-def explain(
-    index: str | Path | Retriever,
-    query: str,
-    document: str,
-    *,
-    use: str | None = None,
-    rerank: str | None = None,
-    settings: SearchSettings | Overrides = None,
-) -> Explanation:
-    """Why the document of this id has its score for a query, and at which rank it is.
-
-    For BM25 and sparse vectors, what each term adds; for dense ones, how much the score falls
-    without each sentence; for several indexes, that of each and how they were fused; re-ranked,
-    before and after.
-
-    Args:
-        index: Index folder, or a retriever that is open.
-        query: Text of the query.
-        document: Id of the document, whether the query finds it or not.
-        use: Name of the one retriever that answers; all of them, fused, if None.
-        rerank: Cross-encoder that re-ranks what the index finds.
-        settings: Settings of search.
-
-    """
-    check_arguments("explain", {"query": query, "document": document})
-    if not isinstance(index, str | PathLike):
-        return explained(index, query, document)
-    flags = {"use": use, "rerank.model": rerank}
-    return explained(open_retriever(index, SearchSettings.given(settings, flags)), query, document)
-
-
 def explained(retriever: Retriever, query: str, document_id: str) -> Explanation:
-    """Why a retriever gives the document of this id its score."""
+    """Why a retriever gives the document of this id its score, and at which rank it is."""
+    check_arguments("explain", {"query": query, "document": document_id})
     retriever.documents([document_id])  # refuses unknown ids
     check_query(retriever, query)
     asked = Query("query", query)

@@ -46,7 +46,7 @@ _DRAWS, _AT_ONCE = 1000, 64  # of each mask, and of those together
 class InspectSettings(EncodingChoice, ReadingSettings):
     """How many tokens are shown, and on what coverage is measured."""
 
-    verb = "inspect"
+    verb = "research inspect"
 
     top: int = Field(20, ge=1, description="number of tokens shown of each vector")
     k: list[Annotated[int, Field(ge=1)]] = Field(
@@ -176,17 +176,6 @@ def inspect(
 
     A dense vector is projected to the vocabulary by the masked-LM head of its model; a sparse one
     has terms of the text and expansions. A dense model without a head is refused.
-
-    Args:
-        model: Model that encodes the texts.
-        texts: Texts to encode, as documents.
-        compare: Models to compare it with.
-        coverage: Documents to measure coverage on; with a recipe, documents whose n-grams weigh
-            words, where it masks by importance.
-        output: Folder for report.json and table.md.
-        recipe: Pre-training recipe; shows instead how often it masks each word of the texts.
-        settings: Settings of the models, number of tokens, and documents for coverage.
-
     """
     chosen = InspectSettings.given(settings)
     asked = [texts] if isinstance(texts, str) else list(texts)

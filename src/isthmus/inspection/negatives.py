@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from isthmus.config import Overrides, resolve
 from isthmus.config.models import model_folder
@@ -39,15 +38,6 @@ def negatives(
     """The audit of the negatives that a run was trained with, or that a recipe would draw.
 
     Rankings come from the cache, which training shares.
-
-    Args:
-        source: Output of a fine-tuning, or of one stage of it, which holds all settings; or a
-            collection with a training split.
-        model: Model whose tokenizer is used on a collection.
-        recipe: Recipe of the fine-tuning of a collection.
-        output: HTML file that shows examples.
-        settings: Settings of the fine-tuning of a collection.
-
     """
     file, folder = None if output is None else Path(output), Path(source)
     with reserved(file):
@@ -58,18 +48,30 @@ def negatives(
                     "leave out --model and --set, or name its collection",
                 )
             found = _audit(_of_run(folder))
-        elif model is None:
-            raise SettingsError(
-                f"a tokenizer is needed for the collection {source}, which is no run",
-                "isthmus research negatives COLLECTION --model MODEL",
-            )
         else:
-            flags = {"model": model, "collection": str(source), "output": "-"}
-            values = resolve("finetune", str(recipe), flags, settings)
-            found = _audit(_one_stage(values, f"recipe {recipe}"))
+            found = _audit(_of_collection(str(source), model, str(recipe), settings))
         if file is not None:
             write_page(found, file)
     return found
+
+
+def _of_collection(
+    collection: str, model: str | None, recipe: str, settings: Overrides
+) -> FinetuneSettings:
+    flags = {"model": model or "-", "collection": collection, "output": "-"}
+    if (stages := resolve("finetune", recipe, flags, settings).get("stages")) is not None:
+        named = ", ".join(map(str, stages)) if isinstance(stages, Mapping) else repr(stages)
+        raise SettingsError(
+            f"recipe {recipe}: there are several stages: {named}",
+            "run them, then audit one: isthmus research negatives OUTPUT/STAGE-…",
+        )
+    chosen = FinetuneSettings.given(settings, flags, recipe)
+    if model is None:
+        raise SettingsError(
+            f"a tokenizer is needed for the collection {collection!r}, which is no run",
+            f"isthmus research negatives {collection} --model MODEL",
+        )
+    return chosen
 
 
 def _audit(settings: FinetuneSettings) -> Audit:
@@ -101,17 +103,6 @@ def _audit(settings: FinetuneSettings) -> Audit:
     epochs = epochs_of(training, len(labelled.queries), sources)
     mined = mine(sources, corpus, labelled, epochs, training.seed, teacher)
     return audit(mined, sources, corpus, labelled, settings.split, teacher)
-
-
-def _one_stage(values: Mapping[str, Any], where: str) -> FinetuneSettings:
-    if (stages := values.get("stages")) is not None:
-        named = ", ".join(map(str, stages)) if isinstance(stages, Mapping) else repr(stages)
-        raise SettingsError(
-            f"{where}: there are several stages: {named}",
-            "run them, then audit one: isthmus research negatives OUTPUT/STAGE-…",
-        )
-    alone = {key: value for key, value in values.items() if key != "stages"}
-    return FinetuneSettings.parse(alone, where)
 
 
 def _of_run(folder: Path) -> FinetuneSettings:

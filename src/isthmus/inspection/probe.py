@@ -50,7 +50,7 @@ _ARROWS = {"higher": "↑", "lower": "↓"}
 class CheckpointSettings(MeasurementSettings, ReadingSettings):
     """What is measured of a checkpoint, and on which documents."""
 
-    verb = "probe"
+    verb = "research probe"
 
     documents: int = Field(
         300,
@@ -125,13 +125,6 @@ def probe(
 
     Of a pre-training whose decoder is next to the encoder, the use of its bottleneck is measured
     too; of a model without a masked-LM head, only what needs none.
-
-    Args:
-        models: Checkpoints to compare: hub names, folders, runs or their checkpoints.
-        documents: Documents to measure on.
-        output: Folder for report.json and table.md.
-        settings: Probes, number of documents, and how they are read.
-
     """
     chosen = CheckpointSettings.given(settings)
     named = list(dict.fromkeys([models] if isinstance(models, str) else models))

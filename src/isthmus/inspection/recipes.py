@@ -14,8 +14,8 @@ from typing import Any
 
 from isthmus.config import Recipe, shipped_recipes
 from isthmus.config.recipes import PROTOCOL_VERB
+from isthmus.config.setting_list import settings_in
 from isthmus.errors import InputError, SettingsError, choices, similar
-from isthmus.inspection.settings import settings_in
 from isthmus.registry import Registry
 
 # By name, not by import: listing must not load what it lists.
@@ -76,13 +76,7 @@ class Recipes:
 
 
 def recipes(name: str | None = None, *, parts: bool = False) -> Recipes:
-    """The shipped recipes and protocols, or the parts they are made of; or one of them in full.
-
-    Args:
-        name: Recipe, protocol or part to show in full, or the path of a recipe.
-        parts: Whether parts are listed, or the part of this name is shown.
-
-    """
+    """The shipped recipes and protocols, or the parts they are made of; or one of them in full."""
     if name is None:
         return Recipes(tuple(_parts() if parts else map(_entry, _shipped())))
     found = [] if parts else [_in_full(one) for one in _named(name)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from click.testing import CliRunner
 from rich.console import Console
 from tests.factories import write_collection, write_corpus, write_encoder
-from typer.testing import CliRunner
 
-from isthmus.cli.old import app
+from isthmus.cli import app
 from isthmus.config.output import write_snapshot
 from isthmus.indexes.bm25.builder import build_bm25
 from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from tests.factories import write_corpus
-from typer.testing import CliRunner
 
 import isthmus
-from isthmus.cli.old import app
+from isthmus.cli import app
 from isthmus.errors import InputError
-from isthmus.inspection.explain import Explanation
+from isthmus.inspection.explain import Explanation, explained
 from isthmus.records import Document, Query
 from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.reranker import RerankingSearcher
@@ -55,7 +55,7 @@ def total(found: Explanation) -> float:
 @pytest.mark.parametrize("document", ["d1", "d16"])
 def test_terms_add_up_to_the_score(indexes: Path, name: str, document: str) -> None:
     searcher = open_searcher(indexes / name)
-    found = isthmus.explain(searcher, QUERY, document)
+    found = explained(searcher, QUERY, document)
     assert found.terms
     assert found.score == pytest.approx(returned(searcher, document), rel=1e-7)
     assert total(found) == pytest.approx(found.score, rel=1e-5)
@@ -69,7 +69,7 @@ def test_bm25_says_what_its_formula_is_made_of(indexes: Path) -> None:
     for name, document, frequency, holding in (
         ("bm25-index", "d1", 3, 5), ("grown", "d1", 2, 5), ("grown", "d0", 2, 5),
     ):  # fmt: skip
-        found = isthmus.explain(indexes / name, QUERY, document)
+        found = isthmus.open_index(indexes / name).explain(QUERY, document)
         assert found.kind == "bm25"
         terms = {one.term: one for one in found.terms or ()}
         assert set(terms) == {"river", "bank", "boat", "trip"}, "no stop word"
@@ -84,7 +84,7 @@ def test_sparse_weights_are_those_of_the_vectors(indexes: Path) -> None:
     """Whole numbers: floor(100 w) of both sides, as the index keeps them."""
     searcher = open_searcher(indexes / "sparse-index")
     encoder = isthmus.load_encoder(str(indexes / "sparse"))
-    found = isthmus.explain(searcher, QUERY, "d0")
+    found = explained(searcher, QUERY, "d0")
     (document,) = searcher.documents(["d0"])
     query = dict(encoder.terms(encoder.encode_queries([QUERY])))  # type: ignore[union-attr, arg-type]
     text = dict(encoder.terms(encoder.encode_documents([document])))  # type: ignore[union-attr, arg-type]
@@ -98,7 +98,7 @@ def test_sparse_weights_are_those_of_the_vectors(indexes: Path) -> None:
 
 def test_dense_sentences_are_left_out_one_by_one(indexes: Path) -> None:
     searcher = open_searcher(indexes / "dense-index")
-    found = isthmus.explain(searcher, QUERY, "d1")
+    found = explained(searcher, QUERY, "d1")
     encoder = isthmus.load_encoder(str(indexes / "cls"))
     title, first, second, third = (
         "River Bank", "The river bank of tuesday.", "A dog saw it twice.",
@@ -124,12 +124,12 @@ def test_what_is_not_read_is_not_scored(indexes: Path, tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "long.jsonl", texts)
     isthmus.index(str(corpus), tmp_path / "index", str(indexes / "headless"))
     searcher = open_searcher(tmp_path / "index")
-    found = isthmus.explain(searcher, "river", "long")
+    found = explained(searcher, "river", "long")
     assert found.sentences is not None
     read = [one.contribution is not None for one in found.sentences]
     assert read == sorted(read, reverse=True)
     assert 2 < sum(read) < 12, "62 tokens"
-    huge = isthmus.explain(searcher, "river", "huge")
+    huge = explained(searcher, "river", "huge")
     assert huge.sentences is not None
     assert huge.sentences[:30] == found.sentences
     assert len(huge.sentences) < 3000
@@ -140,7 +140,7 @@ def test_votes_add_up_to_the_fused_score(indexes: Path) -> None:
     searchers = [open_searcher(indexes / name) for name in ("bm25-index", "dense-index")]
     hybrid = HybridSearcher(searchers, weights=[0.3, 0.7])
     for document in ("d1", "d24"):  # BM25 does not find the second
-        found = isthmus.explain(hybrid, QUERY, document)
+        found = explained(hybrid, QUERY, document)
         assert found.score == pytest.approx(returned(hybrid, document), abs=1e-12)
         assert found.fusion is not None
         assert found.fusion.name == "weighted_sum"
@@ -166,7 +166,7 @@ def test_reranked_before_and_after(indexes: Path) -> None:
     (before,) = first.search([Query("q", QUERY)], 100)
     (after,) = searcher.search([Query("q", QUERY)], 100)
     moved = after.document_ids[0]
-    found = isthmus.explain(searcher, QUERY, moved)
+    found = explained(searcher, QUERY, moved)
     assert (found.rank, found.score) == (1, after.scores[0])
     assert found.before is not None
     assert found.before.rank == before.document_ids.index(moved) + 1
@@ -175,7 +175,7 @@ def test_reranked_before_and_after(indexes: Path) -> None:
     lengths = [-one.contribution for one in found.sentences]  # type: ignore[operator]
     texts = [len(one.text) for one in found.sentences]
     assert all(0 <= fall - length <= 1 for fall, length in zip(lengths, texts, strict=True))
-    below = isthmus.explain(searcher, QUERY, before.document_ids[6])
+    below = explained(searcher, QUERY, before.document_ids[6])
     assert below.rank == 7
     assert below.sentences is None
     assert "not among the 4 candidates" in below.notes[0]
@@ -191,7 +191,7 @@ def test_the_passage_that_counts(indexes: Path, tmp_path: Path, model: str | Non
     settings = {"passages": {"length": 20, "overlap": 0}}
     isthmus.index(str(folder), tmp_path / "index", chosen, settings=settings)
     searcher = open_searcher(tmp_path / "index")
-    found = isthmus.explain(searcher, "storm of friday", "long.md")
+    found = explained(searcher, "storm of friday", "long.md")
     assert found.id == "long.md"
     assert found.passage is not None
     (best,) = searcher.documents(["long.md"], "storm of friday")
@@ -216,13 +216,13 @@ def test_the_passage_that_counts(indexes: Path, tmp_path: Path, model: str | Non
 )
 def test_refusals(indexes: Path, query: str, document: str, what: str) -> None:
     with pytest.raises(InputError, match=what):
-        isthmus.explain(indexes / "bm25-index", query, document)
+        isthmus.open_index(indexes / "bm25-index").explain(query, document)
 
 
 def test_a_query_that_one_of_two_cannot_read(indexes: Path) -> None:
     names = ("bm25-index", "dense-index")
     hybrid = HybridSearcher([open_searcher(indexes / name) for name in names])
-    found = isthmus.explain(hybrid, "the of", "d1")
+    found = explained(hybrid, "the of", "d1")
     assert found.fusion is not None
     words, vectors = (one.explanation for one in found.fusion.parts)
     assert words.score is None
@@ -233,7 +233,7 @@ def test_a_query_that_one_of_two_cannot_read(indexes: Path) -> None:
 def test_an_index_without_texts(small: Path, tmp_path: Path) -> None:
     corpus = str(small / "corpus.jsonl")
     isthmus.index(corpus, tmp_path / "i", str(small / "cls"), settings={"texts": False})
-    found = isthmus.explain(tmp_path / "i", QUERY, "d1")
+    found = isthmus.open_index(tmp_path / "i").explain(QUERY, "d1")
     assert found.score is not None
     assert found.sentences is None
     assert "keeps no texts" in found.notes[0]
@@ -258,6 +258,6 @@ def test_the_command_and_what_is_shown(indexes: Path) -> None:
     assert "<script>" not in shown._repr_html_()
     searcher = open_searcher(indexes / "bm25-index")
     assert isinstance(searcher, Searcher)
-    text = str(isthmus.explain(searcher, QUERY, "d1"))
+    text = str(explained(searcher, QUERY, "d1"))
     assert "river" in text
     assert "their sum is the score" in text

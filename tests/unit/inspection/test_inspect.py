@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from tests.factories import write_corpus
 from transformers import AutoModelForMaskedLM, AutoTokenizer
-from typer.testing import CliRunner
 
 import isthmus
-from isthmus.cli.old import app
+from isthmus import research
+from isthmus.cli import app
 from isthmus.errors import InputError, SettingsError
 from isthmus.inspection import inspect as module
 from isthmus.inspection.inspect import NamedTokens
@@ -38,8 +39,8 @@ def named_by_transformers(folder: Path, mean: bool, top: int) -> dict[str, float
 
 
 def test_tokens_are_those_of_the_masked_lm_head(small: Path) -> None:
-    found = isthmus.inspect(
-        str(small / "cls"), TEXT, compare=str(small / "other"), settings={"top": 15}
+    found = research.inspect(
+        str(small / "cls"), [TEXT], compare=[str(small / "other")], settings={"top": 15}
     )
     (text,) = found.texts
     own = set(AutoTokenizer.from_pretrained(small / "cls").tokenize(TEXT))
@@ -59,7 +60,7 @@ def test_tokens_are_those_of_the_masked_lm_head(small: Path) -> None:
 
 def test_a_sparse_vector_has_terms_expansions_and_what_it_dropped(small: Path) -> None:
     encoder = isthmus.load_encoder(str(small / "sparse"), exact=True)  # type: ignore[call-arg]
-    found = isthmus.inspect(str(small / "sparse"), TEXT, settings={"top": 4})
+    found = research.inspect(str(small / "sparse"), [TEXT], settings={"top": 4})
     one: NamedTokens = found.texts[0].models[0]
     weights = dict(encoder.terms(encoder.encode_documents([Document("", TEXT)])))  # type: ignore[union-attr, arg-type]
     own = set(AutoTokenizer.from_pretrained(small / "sparse").tokenize(TEXT))
@@ -80,14 +81,14 @@ def test_coverage_is_that_of_the_probe(small: Path, tmp_path: Path) -> None:
     corpus, models = str(small / "corpus.jsonl"), [str(small / "cls"), str(small / "other")]
     settings = {"k": [64, 3, 100_000]}
     for _ in range(2):  # the same call finds its own folder
-        found = isthmus.inspect(
+        found = research.inspect(
             models[0],
-            compare=models[1],
+            compare=[models[1]],
             coverage=corpus,
             output=tmp_path / "out",
             settings=settings,
         ).coverage
-    probed = isthmus.probe(
+    probed = research.probe(
         models,
         documents=corpus,
         settings={"measure": {"coverage": {"k": 64}}, "max_length": 64},
@@ -115,7 +116,7 @@ def test_coverage_is_that_of_the_probe(small: Path, tmp_path: Path) -> None:
 )
 def test_refusals(small: Path, model: str, texts: list[str], error: type, what: str) -> None:
     with pytest.raises(error, match=what):
-        isthmus.inspect(str(small / model), texts)
+        research.inspect(str(small / model), texts)
 
 
 def test_a_model_without_a_head_is_refused_before_weights_are_loaded(
@@ -128,14 +129,15 @@ def test_a_model_without_a_head_is_refused_before_weights_are_loaded(
     models = [str(small / name) for name in ("cls", "sparse", "headless")]
     for more in ({}, {"coverage": str(small / "corpus.jsonl")}):
         with pytest.raises(InputError, match="headless has no masked-LM head"):
-            isthmus.inspect(models[0], TEXT, compare=models[1:], **more)
+            research.inspect(models[0], [TEXT], compare=models[1:], **more)
     for model in models[:2]:  # which have one
         with pytest.raises(AssertionError, match="weights are loaded"):
-            isthmus.inspect(model, TEXT)
+            research.inspect(model, [TEXT])
 
 
 def test_the_command(small: Path) -> None:
-    words = ["inspect", str(small / "cls"), TEXT, "a dog", "--compare", str(small / "other")]
+    words = ["research", "inspect", str(small / "cls"), TEXT, "a dog"]
+    words += ["--compare", str(small / "other")]
     said = ["--set", "top=5", "--json", "--quiet"]
     ended = CliRunner().invoke(app, [*words, *said])
     assert ended.exit_code == 0, ended.output
@@ -190,7 +192,7 @@ def test_importance_decides_what_is_masked(tokenizer: Path, tmp_path: Path) -> N
     recipe = tmp_path / "sharp.yaml"
     recipe.write_text("verb: pretrain\nbase: cdmae\nsettings: {decoder_corruption: {sigma: 0.0}}\n")
     corpus = str(tokenizer / "corpus.jsonl")
-    found = isthmus.inspect(str(tokenizer), SENTENCE, recipe=recipe, coverage=corpus)
+    found = research.inspect(str(tokenizer), [SENTENCE], recipe=recipe, coverage=corpus)
     (masked,) = found.masked
     words = SENTENCE.split()
     assert [word for word, _ in masked.words] == words
@@ -204,14 +206,14 @@ def test_importance_decides_what_is_masked(tokenizer: Path, tmp_path: Path) -> N
 
 
 def test_nested_masks_hold_the_encoders(tokenizer: Path) -> None:
-    found = isthmus.inspect(str(tokenizer), SENTENCE, recipe="lexmae")
+    found = research.inspect(str(tokenizer), [SENTENCE], recipe="lexmae")
     chances = [one for _, one in found.masked[0].words]
     assert all(one["decoder_corruption"] >= one["corruption"] for one in chances)
     assert sum(one["decoder_corruption"] for one in chances) == pytest.approx(3)
 
 
 def test_the_command_of_a_recipe(tokenizer: Path) -> None:
-    words = ["inspect", str(tokenizer), SENTENCE, "--recipe", "retromae", "--json", "-q"]
+    words = ["research", "inspect", str(tokenizer), SENTENCE, "-r", "retromae", "--json", "-q"]
     ended = CliRunner().invoke(app, words)
     assert ended.exit_code == 0, ended.output
     _, chances = json.loads(ended.stdout)["masked"][0]["words"][0]
@@ -230,4 +232,4 @@ def test_what_cannot_be_masked(
     tokenizer: Path, texts: list[str], compare: list[str], error: type, what: str
 ) -> None:
     with pytest.raises(error, match=what):
-        isthmus.inspect(str(tokenizer), texts, compare=compare, recipe="mlm")
+        research.inspect(str(tokenizer), texts, compare=compare, recipe="mlm")

@@ -37,8 +37,6 @@ def test_a_recipe_of_several_stages(tmp_path: Path) -> None:
         negatives("c", model="m", recipe=str(recipe))
     with pytest.raises(SettingsError, match="there are several stages: 3"):
         negatives("c", model="m", recipe=str(recipe), settings=["stages=3"])
-    with pytest.raises(SettingsError, match="there are none but those of the batch"):
-        negatives("c", model="m", recipe=str(recipe), settings=["stages=null"])
 
 
 def test_a_run_is_looked_at_as_it_is(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import math
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests.factories import write_corpus
 from transformers import BertModel
-from typer.testing import CliRunner
 
-import isthmus
-from isthmus.cli.old import app
+from isthmus import research
+from isthmus.cli import app
 from isthmus.errors import SettingsError
 from isthmus.inspection import probe as module
 from isthmus.nn.sizes import new_backbone
@@ -46,7 +46,7 @@ def test_models_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "notice", said.append)
     names = [str(folder / name) for name in ("model", "headless")]
     corpus = str(folder / "corpus.jsonl")
-    report = isthmus.probe([*names, names[0]], documents=corpus, settings={"max_length": 32})
+    report = research.probe([*names, names[0]], documents=corpus, settings={"max_length": 32})
     assert list(report.values) == names, "each once"
     assert report.documents == len(TEXTS), "too few for a split: all of them"
     whole, headless = (report.values[name] for name in names)
@@ -61,7 +61,7 @@ def test_models_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "masked_lm ↓" in text
     assert "–" in text
     few = ["measure=[masked_lm]", "max_length=32", "documents=7"]
-    one = isthmus.probe(names[0], documents=corpus, settings=few)
+    one = research.probe([names[0]], documents=corpus, settings=few)
     assert one.documents == 7
     assert set(one.values[names[0]]) == {"masked_lm"}
     assert any("7 documents are few" in line for line in said)
@@ -79,11 +79,12 @@ def test_models_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_refusals(folder: Path, models: list[str], changes: tuple[str, ...], what: str) -> None:
     named = [str(folder / name) for name in models]
     with pytest.raises(SettingsError, match=what):
-        isthmus.probe(named, documents=str(folder / "corpus.jsonl"), settings=list(changes))
+        research.probe(named, documents=str(folder / "corpus.jsonl"), settings=list(changes))
 
 
 def test_the_command(folder: Path) -> None:
-    words = ["probe", str(folder / "model"), "--documents", str(folder / "corpus.jsonl")]
+    words = ["research", "probe", str(folder / "model")]
+    words += ["--documents", str(folder / "corpus.jsonl")]
     changes = ["--set", "max_length=32", "--set", "measure=[coverage]"]
     ended = CliRunner().invoke(app, [*words, *changes, "--json", "--quiet"])
     assert ended.exit_code == 0, ended.output

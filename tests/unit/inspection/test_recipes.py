@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import isthmus
-from isthmus.cli.old import app
+from isthmus.cli import app
 from isthmus.config import Recipe, find_recipe, shipped_recipes
 from isthmus.errors import InputError, SettingsError
 
@@ -31,7 +31,7 @@ def test_a_part_with_its_settings() -> None:
 @pytest.mark.parametrize("name", [recipe.name for recipe in shipped_recipes()])
 def test_a_printed_recipe_is_a_recipe(name: str, tmp_path: Path) -> None:
     """As `isthmus recipes NAME > mine.yaml` makes it, on whatever terminal."""
-    printed = CliRunner().invoke(app, ["list", name], env={"COLUMNS": "40"}).stdout
+    printed = CliRunner().invoke(app, ["recipes", name], env={"COLUMNS": "40"}).stdout
     file = tmp_path / "mine.yaml"
     file.write_text(printed, encoding="utf-8")
     mine = Recipe(file)

@@ -105,9 +105,8 @@ def test_explanations_are_those_of_the_command(client: TestClient, folders: Path
     for name in ("bm25", "encoder", "hybrid"):
         asked = {"q": "river bank", "id": "river", "use": name}
         found = client.get("/api/explain", params=asked).json()
-        expected = isthmus.explain(
-            folders / "both" / ("" if name == "hybrid" else f"000001/{name}"), "river bank", "river"
-        )
+        use = None if name == "hybrid" else name
+        expected = isthmus.open_index(folders / "both").explain("river bank", "river", use=use)
         assert found["kind"] == expected.kind
         assert found["score"] == pytest.approx(expected.score, rel=1e-5)
 

@@ -12,6 +12,7 @@ from tests.factories import write_corpus
 
 import isthmus
 from isthmus.errors import OutputError, SettingsError
+from isthmus.inspection.explain import explained
 from isthmus.serving.guard import Guard
 from isthmus.serving.service import Service
 from isthmus.serving.settings import ServeSettings
@@ -115,7 +116,7 @@ def test_what_others_commit_is_taken_up_and_requests_keep_what_they_began_with(
     assert before.document("river") is not None
     assert before.document("fire") is None
     for offer in before.by_name.values():
-        assert isthmus.explain(offer.retriever, "river bank", "river").score
+        assert explained(offer.retriever, "river bank", "river").score
     one, two = (now.by_name["encoder"].retriever.encoder for now in (before, after))  # type: ignore[attr-defined]
     assert one is two, "the encoder was loaded again"
     service.close()
