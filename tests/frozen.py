@@ -64,7 +64,10 @@ from tokenizers import models, normalizers, pre_tokenizers, processors  # noqa: 
 import isthmus  # noqa: E402
 from isthmus.collections import Problems, open_corpus  # noqa: E402
 from isthmus.config import shipped_recipes  # noqa: E402
+from isthmus.encoders import load_cross_encoder  # noqa: E402
 from isthmus.records import Document, Query, Ranking, Run  # noqa: E402
+from isthmus.retrieval.hybrid import HybridSearcher  # noqa: E402
+from isthmus.retrieval.reranker import RerankingSearcher  # noqa: E402
 from isthmus.retrieval.searcher import open_searcher  # noqa: E402
 from isthmus.retrieval.verbs.update import merge  # noqa: E402
 
@@ -253,8 +256,8 @@ def search(values: Values, place: Path) -> None:
             dense = answers(values, f"{name}/minilm", here / "minilm", queries)
             words = answers(values, f"{name}/words", here / "words", queries)
             fused(values, name, words, dense, queries)
-            scorer = isthmus.load_cross_encoder(cross)
-            reranked = isthmus.RerankingSearcher(words, scorer, candidates=20)
+            scorer = load_cross_encoder(cross)
+            reranked = RerankingSearcher(words, scorer, candidates=20)
             rankings(values, f"{name}/reranked", reranked.search(queries[:20], 50))
         for kind, (model, how) in encoders.items():
             with values.case(f"{name}/{kind}"):
@@ -298,7 +301,7 @@ def bm25(values: Values, place: Path, name: str) -> None:
 def fused(values: Values, name: str, words: Any, dense: Any, queries: Sequence[Query]) -> None:
     ways = {"weighted_sum": None, "reciprocal_rank": None, "raw_sum": [0.1, 2.0]}
     for fusion, weights in ways.items():
-        hybrid = isthmus.HybridSearcher([words, dense], fusion, weights, candidates=100)
+        hybrid = HybridSearcher([words, dense], fusion, weights, candidates=100)
         rankings(values, f"{name}/{fusion}", hybrid.search(queries, 100))
     rankings(values, f"{name}/among", dense.score(queries, words.search(queries, 50)))
     rankings(values, f"{name}/words/among", words.score(queries, dense.search(queries, 50)))

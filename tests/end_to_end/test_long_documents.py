@@ -37,6 +37,7 @@ def indexes(commands: Any, pages: Path, tmp_path_factory: pytest.TempPathFactory
     assert re.search(
         r"the encoder reads all \d+ texts whole \(it reads up to \d+ tokens\)", told.stderr
     )
+    commands.succeed("index", pages, "-m", MODEL, "-m", "bm25", "--output", folder / "both")
     told = commands.succeed(*of_model, folder / "whole", "--set", "passages=false")
     cut = re.search(r"2 of 2 texts are longer than .*: (\d+) % of the text", told.stderr)
     assert cut is not None
@@ -45,14 +46,13 @@ def indexes(commands: Any, pages: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_the_answer_in_a_last_sentence_ranks_first(commands: Any, indexes: Path) -> None:
-    for index in (["bm25"], ["dense"], ["dense", "--with", "bm25"]):
-        named = [one if one == "--with" else indexes / one for one in index]
-        found = commands.succeed("search", named[0], QUESTION, *named[1:]).stdout
-        first = found.partition("│    2 │")[0]
-        assert "cluster.md" in first
-        assert "§ Opening hours" in first or "six in the morning" in first
-        assert re.search(r"passage \d+, characters [\d,]+–[\d,]+", first)
-        assert "six in the morning" in " ".join(re.sub(r"[│\s]+", " ", first).split())
+    for index in ("bm25", "dense", "both"):
+        found = commands.succeed("search", indexes / index, QUESTION, "--json").stdout
+        first = json.loads(found)["hits"][0]
+        assert first["id"] == "cluster.md"
+        assert "six in the morning" in first["text"]
+        assert "six in the morning" in first["snippet"]
+        assert first["passage"]["end"] > first["passage"]["start"]
 
 
 def test_documents_come_and_go_with_all_their_passages(
@@ -75,7 +75,7 @@ def test_runs_hold_documents_or_passages_and_both_are_evaluated(
     queries, qrels = tmp_path / "queries.jsonl", tmp_path / "qrels.tsv"
     queries.write_text(json.dumps({"_id": "q", "text": QUESTION}) + "\n", encoding="utf-8")
     qrels.write_text("query-id\tcorpus-id\tscore\nq\tcluster.md\t1\n", encoding="utf-8")
-    asked = ("search", indexes / "bm25", "--queries", queries, "--run")
+    asked = ("search", indexes / "bm25", "--queries", queries, "--output")
     commands.succeed(*asked, tmp_path / "documents.trec")
     commands.succeed(*asked, tmp_path / "passages.trec", "--set", "by=passage")
     ranked = (tmp_path / "documents.trec").read_text(encoding="utf-8").split()[2]
@@ -88,8 +88,7 @@ def test_runs_hold_documents_or_passages_and_both_are_evaluated(
     refused = commands.run("evaluate", qrels, tmp_path / "documents.trec", *by_document)
     assert refused.returncode
     assert "'cluster.md', a result of query 'q' in run 'documents', is no passage" in refused.stderr
-    cut_otherwise = ("search", indexes / "dense", QUESTION, "--with", indexes / "bm25")
-    refused = commands.run(*cut_otherwise, "--set", "by=passage")
+    refused = commands.run("search", indexes / "both", QUESTION, "--set", "by=passage")
     assert "hold different passages" in refused.stderr
     refused = commands.run("search", indexes / "whole", QUESTION, "--set", "by=passage")
     assert "holds complete documents" in refused.stderr

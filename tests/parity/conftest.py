@@ -127,6 +127,13 @@ def medline(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Inde
             )
             for name in encoders
         }
+        for sparse in ("sparse", "float"):
+            folders[f"{sparse} and dense"] = index(
+                f"beir:{collection}",
+                place / f"{sparse}-and-dense",
+                ["dense", sparse],
+                settings=settings if sparse == "float" else None,
+            )
     file = collection / "queries.jsonl.zst"
     return Indexed(folders, encoders, read_queries(file)[:QUERIES], file)
 
