@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from math import fsum
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from isthmus.encoders.dense import DenseEncoder
     from isthmus.indexes.bm25 import Bm25Index
     from isthmus.indexes.index import Index
-    from isthmus.text.tokenizer import Tokenizer
 
 Kind = Literal["bm25", "sparse", "dense", "hybrid", "reranked"]
 _KINDS: dict[str, Kind] = {"bm25": "bm25", "dense": "dense", "inverted": "sparse"}
@@ -81,7 +80,7 @@ class Explanation(Shown):
     """Why a document has its score for a query, by the type of retriever.
 
     `terms` (bm25, sparse) and the parts of `fusion` (hybrid) add up to the score; `sentences`
-    (dense, re-ranked) say how much lower it is without each. What a retriever has none of is None,
+    (dense) say how much lower it is without each. What a retriever has none of is None,
     and `notes` say why. `rank` is None below the first 1,000.
     """
 
@@ -215,7 +214,11 @@ def _largest_first(parts: Iterable[TermPart]) -> tuple[TermPart, ...]:
     return tuple(sorted(parts, key=lambda one: (-one.contribution, one.term)))
 
 
-def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanation:
+def _dense(found: Explanation, searcher: Searcher, document: Document) -> Explanation:
+    """The explanation with title, headings and sentences, each with the score's fall without it.
+
+    What is beyond the reach of the model is not read either when something before it is left out.
+    """
     from isthmus.encoders.light_dense import QuickEncoder
 
     if not searcher.keeps_texts:
@@ -224,61 +227,32 @@ def _dense(found: Explanation, searcher: Searcher, shown: Document) -> Explanati
     if isinstance(encoder, QuickEncoder):
         encoder = encoder.loaded
     settings, tokenizer = encoder.settings, encoder.tokenizer
-    asked = encoder.encode_queries([found.query])[0]
-    prompt = settings.document_prompt
     room = settings.document_max_length - len(tokenizer.prefix) - len(tokenizer.suffix)
+    shown = replace(document, text=document.text[: max(_SHORT, _PER_TOKEN * room)])
+    contents, prompt = shown.contents(settings.titles), settings.document_prompt
+    (begins,) = tokenizer.starts([prompt + contents])
+    reached = len(contents) if len(begins) <= room else int(begins[room]) - len(prompt)
 
-    def read(contents: str) -> int:
-        return _reached(tokenizer, prompt + contents, room) - len(prompt)
-
-    def score(documents: Sequence[Document]) -> list[float]:
-        return cast("list[float]", (encoder.encode_documents(documents) @ asked).tolist())
-
-    return _by_sentences(found, shown, settings.titles, room, read, score)
-
-
-def _by_sentences(
-    found: Explanation,
-    document: Document,
-    titles: bool,
-    tokens: int,
-    read: Callable[[str], int],
-    score: Callable[[Sequence[Document]], list[float]],
-) -> Explanation:
-    """The explanation with title, headings and sentences, each with the score's fall without it.
-
-    `read` gives how many characters of a document's contents a model of `tokens` reads: what is
-    beyond them is not read either when something before it is left out. `score` gives the scores of
-    texts that have neither title nor heading.
-    """
-    shown = replace(document, text=document.text[: max(_SHORT, _PER_TOKEN * tokens)])
-    contents = shown.contents(titles)
-    reached, above = read(contents), contents[: len(contents) - len(shown.text)]
     edges = [*sentence_starts(shown.text), len(shown.text)]
-    pieces = above.splitlines(keepends=True)
+    pieces = contents[: len(contents) - len(shown.text)].splitlines(keepends=True)
     pieces += [shown.text[start:end] for start, end in pairwise(edges)]
     starts = accumulate(map(len, pieces), initial=0)
     kept = [piece[: max(0, reached - start)] for piece, start in zip(pieces, starts, strict=False)]
     places = [place for place, piece in enumerate(kept) if piece.strip()]
     variants = ["".join(kept), *("".join(kept[:at] + kept[at + 1 :]) for at in places)]
-    whole, *without = score([Document("", text) for text in variants])
+    vectors = encoder.encode_documents([Document("", text) for text in variants])
+    whole, *without = (vectors @ encoder.encode_queries([found.query])[0]).tolist()
     falls = {place: whole - left for place, left in zip(places, without, strict=True)}
     sentences = tuple(
         SentencePart(piece.strip(), falls.get(place))
         for place, piece in enumerate(pieces)
         if piece.strip()
     )
-    notes: tuple[str, ...] = ()
-    if shown.text != document.text:
-        of = f"{reached:,} of {len(document.text):,} characters"
-        notes = (f"the model reads {of}: not all that follow are shown",)
-    return replace(found, sentences=sentences, notes=notes)
-
-
-def _reached(tokenizer: Tokenizer, text: str, tokens: int) -> int:
-    """The character at which the first token begins that is not read."""
-    (starts,) = tokenizer.starts([text])
-    return len(text) if len(starts) <= tokens else int(starts[tokens])
+    if shown.text == document.text:
+        return replace(found, sentences=sentences)
+    of = f"{reached:,} of {len(document.text):,} characters"
+    note = f"the model reads {of}: not all that follow are shown"
+    return replace(found, sentences=sentences, notes=(note,))
 
 
 def _fused(hybrid: HybridSearcher, query: Query, document_id: str) -> Explanation:
@@ -302,38 +276,21 @@ def _fused(hybrid: HybridSearcher, query: Query, document_id: str) -> Explanatio
 
 
 def _reranked(searcher: RerankingSearcher, query: Query, document_id: str) -> Explanation:
-    from isthmus.encoders.cross import CrossEncoder
-
     (before,) = searcher.searcher.search([query], max(_RANKED, searcher.candidates))
     (after,) = searcher.search([query], _RANKED)
     (shown,) = searcher.documents([document_id], query.text)
-    scorer, found = searcher.scorer, _of(shown, document_id, query, "reranked", after)
-    found = replace(
+    found = _of(shown, document_id, query, "reranked", after)
+    note = (
+        f"not among the {searcher.candidates:,} candidates that were re-ranked: it follows below "
+        "them in the order it had"
+    )
+    return replace(
         found,
-        model=getattr(scorer, "name", None),
+        model=getattr(searcher.scorer, "name", None),
         score=None if found.rank is None else after.scores[found.rank - 1],
         before=_explained(searcher.searcher, query, document_id, before),
+        notes=() if document_id in before.document_ids[: searcher.candidates] else (note,),
     )
-    if document_id not in before.document_ids[: searcher.candidates]:
-        note = (
-            f"not among the {searcher.candidates:,} candidates that were re-ranked: it follows "
-            "below them in the order it had"
-        )
-        return replace(found, notes=(note,))
-
-    def read(contents: str) -> int:
-        if not isinstance(scorer, CrossEncoder):
-            return len(contents)
-        asked, text = scorer.tokens([query.text, contents])
-        return _reached(scorer.tokenizer, contents, len(scorer.pairing.cut(asked, text)[1]))
-
-    def score(documents: Sequence[Document]) -> list[float]:
-        return cast("list[float]", scorer.score([(query.text, one) for one in documents]).tolist())
-
-    if isinstance(scorer, CrossEncoder):
-        longest = scorer.pairing.max_length
-        return _by_sentences(found, shown, scorer.settings.titles, longest, read, score)
-    return _by_sentences(found, shown, True, len(shown.text), read, score)
 
 
 def _facts(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

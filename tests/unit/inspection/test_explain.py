@@ -171,13 +171,8 @@ def test_reranked_before_and_after(indexes: Path) -> None:
     assert found.before is not None
     assert found.before.rank == before.document_ids.index(moved) + 1
     assert total(found.before) == pytest.approx(dict(before)[moved], rel=1e-5)
-    assert found.sentences is not None
-    lengths = [-one.contribution for one in found.sentences]  # type: ignore[operator]
-    texts = [len(one.text) for one in found.sentences]
-    assert all(0 <= fall - length <= 1 for fall, length in zip(lengths, texts, strict=True))
     below = explained(searcher, QUERY, before.document_ids[6])
     assert below.rank == 7
-    assert below.sentences is None
     assert "not among the 4 candidates" in below.notes[0]
 
 
