@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from isthmus.api import index as index
     from isthmus.api import open_index as open_index
     from isthmus.api import recipes as recipes
+    from isthmus.api import serve as serve
     from isthmus.benchmarks.report.report import BenchmarkReport as BenchmarkReport
     from isthmus.benchmarks.report.report import report as report
     from isthmus.benchmarks.runner.run import benchmark as benchmark
@@ -30,15 +31,13 @@ if TYPE_CHECKING:
     from isthmus.records import Document as Document
     from isthmus.retrieval.hits import Hit as Hit
     from isthmus.retrieval.hits import Hits as Hits
-    from isthmus.serving.serve import open_app as open_app
-    from isthmus.serving.serve import serve as serve
     from isthmus.workflows.adapt import Adaptation as Adaptation
     from isthmus.workflows.adapt import adapt as adapt
     from isthmus.workflows.evaluate import evaluate as evaluate
     from isthmus.workflows.quickstart import quickstart as quickstart
 
 _HOMES = {
-    "isthmus.api": ["Index", "doctor", "index", "open_index", "recipes"],
+    "isthmus.api": ["Index", "doctor", "index", "open_index", "recipes", "serve"],
     "isthmus.benchmarks.report.report": ["BenchmarkReport", "report"],
     "isthmus.benchmarks.runner.run": ["benchmark"],
     "isthmus.collections.spec": ["open_collection"],
@@ -50,7 +49,6 @@ _HOMES = {
     "isthmus.pretraining.pretrain": ["pretrain"],
     "isthmus.records": ["Document"],
     "isthmus.retrieval.hits": ["Hit", "Hits"],
-    "isthmus.serving.serve": ["open_app", "serve"],
     "isthmus.workflows.adapt": ["Adaptation", "adapt"],
     "isthmus.workflows.evaluate": ["evaluate"],
     "isthmus.workflows.quickstart": ["quickstart"],

@@ -165,6 +165,55 @@ def _typed_lines() -> Iterator[str]:
         yield raw.decode(errors="surrogateescape").strip()
 
 
+def serve(
+    indexes: Sequence[StrPath],
+    *,
+    rerank: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    token: str | None = None,
+    read_write: bool = False,
+    judgements: StrPath | None = None,
+    settings: Settings = None,
+) -> None:
+    """Serve indexes as a web page and an HTTP API.
+
+    Each retriever of an index is served under its name, and so is their hybrid; the page shows them
+    side by side. Changes of an index are picked up while the server runs. Ctrl-C or SIGTERM
+    stops it once requests under way are answered. /docs describes the API.
+
+    Args:
+        indexes: Folder of an index, or output of adapt. Several are of the same documents.
+        rerank: Cross-encoder that scores the first documents again.
+        host: Address to listen at. Requests to any but a loopback address need a token.
+        port: Port to listen at; 0 takes any free one.
+        token: Token that requests must bring. [default: $ISTHMUS_TOKEN, or made and printed
+            where one is needed]
+        read_write: Let requests add and delete documents.
+        judgements: Folder to which judgements made on the page are written, as a collection
+            whose split is `judged`.
+        settings: Values of settings by dotted path.
+
+    Examples:
+        isthmus serve notes.idx
+        isthmus serve notes.idx --read-write --judgements judged
+        isthmus serve notes.idx --host 0.0.0.0 --port 80
+
+    """
+    from isthmus.serving.serve import serve
+
+    serve(
+        indexes,
+        rerank=rerank,
+        host=host,
+        port=port,
+        token=token,
+        read_write=read_write,
+        judgements=judgements,
+        settings=settings,
+    )
+
+
 def export(
     source: str,
     output: StrPath,

@@ -36,6 +36,8 @@ _PATIENCE = 1.0  # seconds of silence
 _said: set[str] | None = None  # within `said_once`
 tracebacks = False
 """Whether errors of the input are shown with the lines of code that they passed."""
+as_json = False
+"""Whether results are printed as JSON; what a command says while it runs is one of them."""
 
 console = Console(stderr=True)
 """Where progress and notices go; results go to standard output."""

@@ -61,7 +61,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backbone = new_backbone("tiny", tokenizer.rows, tokenizer.pad_id, max_length=64, seed=0)
     settings = DenseSettings(pooling="mean", query_max_length=32, document_max_length=64)
     DenseEncoder(backbone, tokenizer, settings).save(folder / "dense")
-    isthmus.index(str(corpus), folder / "both", hybrid=["bm25", str(folder / "dense")])
+    isthmus.index(corpus, folder / "both", ["bm25", str(folder / "dense")])
     return folder / "both"
 
 

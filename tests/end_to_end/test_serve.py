@@ -59,7 +59,7 @@ class Server:
 def index(tmp_path: Path) -> Path:
     lines = [json.dumps({"_id": i, "text": text}) for i, text in TEXTS.items()]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return isthmus.index(str(tmp_path / "corpus.jsonl"), tmp_path / "bm25")
+    return isthmus.index(tmp_path / "corpus.jsonl", tmp_path / "bm25").folder
 
 
 def test_a_request_under_way_is_answered_before_the_server_stops(
@@ -90,6 +90,8 @@ def test_a_request_under_way_is_answered_before_the_server_stops(
 
 def test_what_was_acknowledged_outlives_a_kill(commands: Commands, index: Path) -> None:
     server = Server(commands, index, "--read-write", "--host", "0.0.0.0")
+    assert "4 documents of corpus" in server.printed
+    assert "bm25 (default)" in server.printed
     assert server.token
     with pytest.raises(HTTPError, match="401"):
         urlopen(f"http://127.0.0.1:{server.port}/api/about", timeout=60)
@@ -121,17 +123,3 @@ def test_commits_of_others_are_taken_up_and_no_request_is_lost(
         assert hits[0]["id"] == f"n{number}"
         assert len(hits) == len(TEXTS) + number + 1
     assert server.stop().returncode == 0
-
-
-def test_judgements_train(commands: Commands, model: Path, index: Path, tmp_path: Path) -> None:
-    server = Server(commands, index, "--judgements", tmp_path / "judged")
-    for place, word in enumerate(("river", "snow", "bank", "mill")):
-        server.ask("/api/judgements", {"query": word, "id": f"d{place}", "grade": 1})
-    assert server.stop().returncode == 0
-    commands.succeed(
-        "finetune", "--model", model, tmp_path / "judged", "--output",
-        tmp_path / "better", "--set", "split=judged", "--set", "training.max_steps=1", "--set",
-        "training.per_device_train_batch_size=2", "--set", "training.report_to=[]", "--set",
-        "negatives.num_negatives=1",
-    )  # fmt: skip
-    assert (tmp_path / "better" / "final" / "config.json").is_file()

@@ -158,6 +158,7 @@ def _run(name: str, function: Callable[..., Any], typed: dict[str, Any]) -> None
     from isthmus.cli import output
 
     progress.set_voice(typed["quiet"], typed["verbose"])
+    progress.as_json = typed["as_json"]
     try:
         if (prefix := typed.get("show_settings")) is not None:
             from isthmus.cli.show_settings import shown_settings
@@ -167,7 +168,7 @@ def _run(name: str, function: Callable[..., Any], typed: dict[str, Any]) -> None
             found, seconds = call(function, typed)
         code = output.show(name, found, typed, seconds)
     finally:
-        progress.console.quiet = False
+        progress.console.quiet = progress.as_json = False
     click.get_current_context().exit(code)
 
 

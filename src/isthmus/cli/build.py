@@ -20,6 +20,7 @@ _OPTIONS = ("model", "models", "output", "recipe")
 _SHORT = {"model": "-m", "models": "-m", "output": "-o", "recipe": "-r", "k": "-k", "dry_run": "-n"}
 _LONG = {"k": "--top-k", "models": "--model", "as_": "--as"}
 _METAVARS = {
+    "indexes": "INDEX",
     "documents": "DOCUMENTS", "collection": "COLLECTION", "eval_on": "COLLECTION",
     "train_on": "COLLECTION", "also": "COLLECTION", "coverage": "DOCUMENTS", "model": "MODEL",
     "models": "MODEL", "rerank": "MODEL", "compare": "MODEL", "queries": "QUERIES",

@@ -13,7 +13,6 @@ from isthmus.cli import (
     evaluate,
     finetune,
     pretrain,
-    serve,
 )
 from isthmus.cli.commands import Command, Group, command
 
@@ -32,11 +31,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 NAMES = {  # that are not made from `isthmus.api` yet
-    "quickstart", "adapt", "serve", "evaluate", "pretrain", "finetune", "benchmark",
+    "quickstart", "adapt", "evaluate", "pretrain", "finetune", "benchmark",
 }  # fmt: skip
 _PANELS = {
     "Learn": (adapt.adapt, pretrain.pretrain, finetune.finetune),
-    "Search": (serve.serve,),
     "Evaluate": (evaluate.evaluate,),
     "Whole jobs": (adapt.quickstart,),
 }  # fmt: skip

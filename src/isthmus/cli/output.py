@@ -31,6 +31,8 @@ def show(command: str, found: Any, typed: Mapping[str, Any], seconds: float) -> 
     """Prints what a command returned; its exit code."""
     if os.environ.get("RANK", "0") != "0":
         return 0  # of several processes, the first one prints
+    if found is None:
+        return 0  # it said everything while it ran
     as_json = typed["as_json"]
     if isinstance(found, Iterator):
         return _show_lines(found, as_json)

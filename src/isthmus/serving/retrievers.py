@@ -8,13 +8,14 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from isthmus.config.cache import cache_folder
 from isthmus.config.models import full_name
 from isthmus.errors import MismatchError
 from isthmus.indexes.manifest import HYBRID, MANIFEST, stated_manifest
 from isthmus.progress import waiting
 from isthmus.records import Document
 from isthmus.retrieval.hybrid import HybridSearcher, Retriever
-from isthmus.retrieval.hybrid_folder import is_hybrid, open_hybrid, read_hybrid
+from isthmus.retrieval.hybrid_folder import index_folder, is_hybrid, open_hybrid, read_hybrid
 from isthmus.retrieval.reranker import check_texts
 from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.serving.settings import ServeSettings
@@ -45,9 +46,14 @@ class Retrievers:
     """All that is open at one moment; requests that began with it end with it."""
 
     def __init__(
-        self, served: Sequence[ServedRetriever], default: ServedRetriever, stamp: Stamp
+        self,
+        place: Path,
+        served: Sequence[ServedRetriever],
+        default: ServedRetriever,
+        stamp: Stamp,
     ) -> None:
-        """The default one answers requests that name none."""
+        """The default one answers requests that name none; `place` is the first index."""
+        self._place = place
         self.by_name = {one.name: one for one in served}
         self.default = default.name
         self.stamp = stamp
@@ -60,6 +66,8 @@ class Retrievers:
     def source(self) -> str:
         """The name of the documents that were indexed, without where they are."""
         spec = self._texts.index.manifest.corpus.spec
+        if Path(spec).is_relative_to(cache_folder()):  # of documents that a program held
+            return self._place.stem
         return spec if ":" in spec else Path(spec).stem
 
     def document(self, document_id: str) -> Document | None:
@@ -89,7 +97,7 @@ class Opening:
 
     def __init__(self, folders: Sequence[str | Path], settings: ServeSettings) -> None:
         # Absolute, so that paths in errors are absolute too: refusals removes those from answers.
-        self.folders = [Path(folder).absolute() for folder in folders]
+        self.folders = [index_folder(folder).absolute() for folder in folders]
         self._settings = settings
         self._encoders: dict[str, Encoder] = {}
         self._vectors: dict[str, QueryVectors] = {}  # by fingerprints of encoders
@@ -97,36 +105,31 @@ class Opening:
 
     def stamp(self) -> Stamp:
         """What the folders hold now, without reading it."""
-        files = []
-        for folder in self.folders:
-            files += [folder / MANIFEST, folder / HYBRID]
-            if is_hybrid(folder):
-                files += [one / MANIFEST for one in read_hybrid(folder).folders(folder)]
-        return tuple(map(_stamp, files))
+        return tuple(_stamp(one / name) for one in self.folders for name in (MANIFEST, HYBRID))
 
     def open(self) -> Retrievers:
         """Everything as it is now; indexes of other documents than the first one's are refused."""
         stamp = self.stamp()  # before: what changes meanwhile is seen by the next check
+        members = [_members(folder) for folder in self.folders]  # before any weights are loaded
         singles: dict[str, Searcher] = {}
         hybrids: dict[str, HybridSearcher] = {}
         hnsw, model = self._settings.hnsw, self._settings.model
         model = None if model is None else full_name(model)  # as for folders
         first: tuple[Path, Searcher] | None = None
-        for folder in self.folders:
+        for folder, kinds in zip(self.folders, members, strict=True):
             if is_hybrid(folder):
-                hybrid = open_hybrid(folder, hnsw, encoders=self._encoders)
+                hybrid = open_hybrid(folder, hnsw, encoders=self._encoders, model=model)
                 opened = [self._timed(cast(Searcher, one)) for one in hybrid.searchers]
-                names = [Path(one.index).name for one in read_hybrid(folder).members]
                 hybrids[_free("hybrid", singles, hybrids)] = type(hybrid)(
                     opened, hybrid.fusion, hybrid.weights, hybrid.candidates
                 )
             else:
-                graph = hnsw and stated_manifest(folder).kind == "dense"
+                graph = hnsw and "dense" in kinds.values()
                 one = open_searcher(folder, model, graph, encoders=self._encoders)
-                opened, names = [self._timed(one)], [folder.resolve().name]
+                opened = [self._timed(one)]
             first = first or (folder, opened[0])
             _check_same(*first, folder, opened[0])
-            for name, searcher in zip(names, opened, strict=True):
+            for name, searcher in zip(kinds, opened, strict=True):
                 singles[_free(name, singles, hybrids)] = searcher
         self._forget_all_but(singles.values())
         served = [_single(name, one) for name, one in singles.items()]
@@ -135,7 +138,7 @@ class Opening:
         if self._settings.rerank is not None:
             default = self._reranked(_free("reranked", singles, hybrids), default.retriever)
             served.append(default)
-        return Retrievers(served, default, stamp)
+        return Retrievers(self.folders[0], served, default, stamp)
 
     def _timed(self, searcher: Searcher) -> TimedSearcher:
         encoder, vectors = searcher.encoder, None
@@ -167,6 +170,14 @@ def _single(name: str, searcher: Searcher) -> ServedRetriever:
     kind = searcher.index.manifest.kind
     model = None if searcher.encoder is None else model_name(searcher.encoder.name)
     return ServedRetriever(name, _TYPES.get(kind, cast(Type, kind)), model, searcher)
+
+
+def _members(folder: Path) -> dict[str, str]:
+    """The types of the indexes in a folder, by their names."""
+    if not is_hybrid(folder):
+        return {folder.resolve().name: stated_manifest(folder).kind}
+    places = read_hybrid(folder).folders(folder)
+    return {place.name: stated_manifest(place).kind for place in places}
 
 
 def _check_same(place: Path, first: Searcher, other_place: Path, other: Searcher) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import socket
@@ -12,10 +13,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isthmus import progress
 from isthmus.config import Overrides
 from isthmus.config.settings import check_arguments, several
 from isthmus.errors import MissingPackageError, OutputError, SettingsError
-from isthmus.progress import result
 from isthmus.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -117,11 +118,15 @@ def _welcome(service: Service, address: str, fragment: str) -> str:
     """What is served, where, and how to stop it."""
     now = service.current
     names = ", ".join(f"{one}{' (default)' * (one == now.default)}" for one in now.by_name)
+    page, api = f"{address}{fragment}", f"{address}docs{fragment}"
+    if progress.as_json:
+        about = {"source": now.source, "documents": now.documents, "retrievers": [*now.by_name]}
+        return json.dumps({"command": "serve", **about, "page": page, "api": api})
     return (
         f"serving {now.documents:,} documents of {now.source}\n"
         f"  retrievers  {names}\n"
-        f"  page        {address}{fragment}\n"
-        f"  API         {address}docs{fragment}\n"
+        f"  page        {page}\n"
+        f"  API         {api}\n"
         "stop with Ctrl-C"
     )
 
@@ -148,7 +153,7 @@ def _run(app: ASGIApp, listener: socket.socket, settings: ServeSettings, welcome
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            result(welcome)
+            progress.result(welcome)
 
     config = uvicorn.Config(
         app,

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from tests.factories import write_encoder
 
 import isthmus
+from isthmus.serving.serve import open_app
 
 TEXTS = {
     "river": ("Rivers", "The river bank is wide, and boats go up the river to the old mill."),
@@ -52,7 +53,7 @@ def open_client() -> Iterator[Callable[..., TestClient]]:
     with ExitStack() as clients:
 
         def opened(index: Path | list[Path], **options: Any) -> TestClient:
-            app = isthmus.open_app(index, **options)
+            app = open_app(index, **options)
             return clients.enter_context(TestClient(app, base_url="http://localhost"))
 
         yield opened
@@ -61,6 +62,6 @@ def open_client() -> Iterator[Callable[..., TestClient]]:
 @pytest.fixture(scope="module")
 def client(folders: Path) -> Iterator[TestClient]:
     """A client of a server that nothing changes."""
-    app = isthmus.open_app(folders / "both")
+    app = open_app(folders / "both")
     with TestClient(app, base_url="http://localhost") as http:
         yield http

@@ -19,6 +19,7 @@ import isthmus
 from isthmus.errors import InputError, MismatchError
 from isthmus.retrieval.hybrid_folder import read_hybrid
 from isthmus.serving.app import page_address, page_files
+from isthmus.serving.serve import open_app
 from isthmus.serving.service import Service
 from isthmus.serving.settings import ServeSettings
 from isthmus.text.tokenizer import Tokenizer
@@ -150,7 +151,7 @@ def test_several_indexes_are_served_under_their_names(
     other = write_corpus(tmp_path / "other.jsonl", {"a": "another text"})
     isthmus.index(str(other), tmp_path / "index")
     with pytest.raises(MismatchError) as error:
-        isthmus.open_app([apart[0], tmp_path / "index"])
+        open_app([apart[0], tmp_path / "index"])
     for named in (apart[0], tmp_path / "index", other):
         assert str(named) in error.value.what
 

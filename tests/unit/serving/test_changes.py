@@ -14,6 +14,7 @@ import isthmus
 from isthmus.errors import OutputError, SettingsError
 from isthmus.inspection.explain import explained
 from isthmus.serving.guard import Guard
+from isthmus.serving.serve import open_app
 from isthmus.serving.service import Service
 from isthmus.serving.settings import ServeSettings
 
@@ -67,13 +68,13 @@ def _no_space(_: object) -> None:
 
 def test_a_writable_server_is_the_one_writer_until_it_ends(own: Path, tmp_path: Path) -> None:
     more = write_corpus(tmp_path / "more.jsonl", {"m": "more"})
-    server = TestClient(isthmus.open_app(own, read_write=True))
+    server = TestClient(open_app(own, read_write=True))
     with server, pytest.raises(OutputError, match="another process is writing"):
         isthmus.open_index(own).add(str(more))
     assert isthmus.open_index(own).add(str(more)).documents == 7
     apart = ["/".join((str(own), "000002", name)) for name in ("bm25", "encoder")]
     with pytest.raises(SettingsError, match="cannot be changed together"):
-        isthmus.open_app(apart, read_write=True)
+        open_app(apart, read_write=True)
 
 
 def test_an_index_that_was_replaced_takes_documents_and_a_missing_one_says_so(
@@ -141,7 +142,7 @@ def test_indexes_that_do_not_agree_are_not_taken_up_until_they_do(
 
 
 def test_a_running_server_looks_by_itself(own: Path, tmp_path: Path) -> None:
-    app = isthmus.open_app(own, settings={"check_seconds": 0.01})
+    app = open_app(own, settings={"check_seconds": 0.01})
     assert isinstance(app, Guard)
     with TestClient(app, base_url="http://localhost") as client:
         isthmus.open_index(own).delete("river")

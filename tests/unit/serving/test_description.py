@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-import isthmus
+from isthmus.serving.serve import open_app
 
 EXAMPLES = settings.default.max_examples // 10  # of every address and mode
 CHECKS = [
@@ -31,7 +31,7 @@ def schema(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The description of a server that does all that servers can, over files of its own."""
     place = tmp_path_factory.mktemp("drawn")
     index = shutil.copytree(folders / "both", place / "both")
-    app = isthmus.open_app(
+    app = open_app(
         index,
         read_write=True,
         judgements=place / "judged",

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 import isthmus
 from isthmus.errors import OutputError, SettingsError
-from isthmus.serving.serve import is_local
+from isthmus.serving.serve import is_local, open_app
 
 Open = Callable[..., TestClient]
 TOKEN = "a token that is long enough"
@@ -113,8 +113,8 @@ def test_only_loopback_does_without_a_token(host: str, local: bool) -> None:
 
 def test_a_server_that_cannot_be_started_says_why(folders: Path) -> None:
     with pytest.raises(SettingsError, match="is soon guessed"):
-        isthmus.open_app(folders / "both", token="short")
+        open_app(folders / "both", token="short")
     with pytest.raises(OutputError, match="nothing can listen"):
         isthmus.serve(folders / "both", host="192.0.2.1")
     with pytest.raises(SettingsError, match="there is no index"):
-        isthmus.open_app([])
+        open_app([])
