@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from isthmus.api import recipes as recipes
     from isthmus.api import serve as serve
     from isthmus.benchmarks.report.report import BenchmarkReport as BenchmarkReport
-    from isthmus.benchmarks.report.report import report as report
-    from isthmus.benchmarks.runner.run import benchmark as benchmark
     from isthmus.collections.spec import open_collection as open_collection
     from isthmus.encoders.encoder import Encoder as Encoder
     from isthmus.encoders.loader import load_cross_encoder as load_cross_encoder
@@ -38,8 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "isthmus.api": ["Index", "doctor", "index", "open_index", "recipes", "serve"],
-    "isthmus.benchmarks.report.report": ["BenchmarkReport", "report"],
-    "isthmus.benchmarks.runner.run": ["benchmark"],
+    "isthmus.benchmarks.report.report": ["BenchmarkReport"],
     "isthmus.collections.spec": ["open_collection"],
     "isthmus.encoders.encoder": ["Encoder"],
     "isthmus.encoders.loader": ["load_cross_encoder", "load_encoder"],

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
+    from isthmus.benchmarks.report.report import BenchmarkReport
+    from isthmus.benchmarks.runner.run import Outcome
     from isthmus.collections.in_memory import Documents
     from isthmus.encoders import DenseEncoder, SparseEncoder
     from isthmus.finetuning.mining.audit import Audit
@@ -404,6 +406,84 @@ def negatives(
     from isthmus.inspection.negatives import negatives as audit
 
     return audit(source, model=model, recipe=recipe, output=output, settings=settings)
+
+
+def benchmark(
+    protocol: str,
+    output: StrPath,
+    *,
+    data: str | None = None,
+    workers: int | None = None,
+    time_limit: float | None = None,
+    only: Sequence[str] = (),
+    dry_run: bool = False,
+    settings: Settings = None,
+) -> Outcome:
+    """Compare pre-training methods under one protocol: methods x retrievers x tasks x seeds.
+
+    Every method is pre-trained at equal tokens from one base, fine-tuned in the same way, and
+    tested on the queries of its own collection and of others. Killed, stopped or on another
+    machine, the same command resumes: results copied into OUTPUT/runs count as done where settings
+    and data agree. The report is in OUTPUT/report. The exit code is 1 if some runs failed, or if
+    data is missing.
+
+    Args:
+        protocol: Name of a shipped protocol, or path of a YAML file.
+        output: Folder of results, one small file per run.
+        data: Folder that {data} in the protocol stands for. [default: data]
+        workers: Number of worker processes; 0 runs in this one. [default: 6 per GPU, else 1]
+        time_limit: Seconds after which nothing runs any more.
+        only: Name or pattern of runs and models, such as 'TASK.dense.*'. Repeatable.
+        dry_run: Print what is missing on this machine, then the jobs, and run nothing.
+        settings: Values of settings by dotted path.
+
+    Returns:
+        How many runs are done and left, and why others failed.
+
+    Examples:
+        isthmus research benchmark pretraining-small -o runs/benchmark --dry-run
+        isthmus research benchmark pretraining-small -o runs/benchmark --only '*.dense.bow.*'
+
+    """
+    from isthmus.benchmarks.runner.run import benchmark
+
+    return benchmark(
+        protocol,
+        output,
+        data=data,
+        workers=workers,
+        time_limit=time_limit,
+        only=only,
+        dry_run=dry_run,
+        settings=settings,
+    )
+
+
+def report(
+    folder: StrPath, output: StrPath | None = None, *, settings: Settings = None
+) -> BenchmarkReport:
+    """Tables, tests and a verdict per claim, from the runs of a benchmark that are done.
+
+    Writes report.html (one page that needs nothing else), report.md, report.json, and
+    results.parquet, from which the report can be made again. Letters and verdicts are by t-tests
+    over queries and pre-training seeds together, corrected over a whole table.
+
+    Args:
+        folder: Output of benchmark, or the results.parquet of an earlier report.
+        output: Folder to write; an earlier report there is replaced. [default: FOLDER/report]
+        settings: Values of settings by dotted path.
+
+    Returns:
+        The report, which shows its first table and the verdicts.
+
+    Examples:
+        isthmus research report runs/benchmark
+        isthmus research report docs/results/pretraining-small.parquet -o runs/report
+
+    """
+    from isthmus.benchmarks.report.report import report
+
+    return report(folder, output, settings=settings)
 
 
 class Index:

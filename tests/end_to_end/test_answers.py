@@ -34,10 +34,10 @@ def test_questions_are_tested_by_their_answers(
         "measures": ["Answer@10", "Answer@1"],
     }  # fmt: skip
     file = tmp_path / "qa.yaml"
-    file.write_text(yaml.safe_dump({"verb": "benchmark run", "settings": values}))
+    file.write_text(yaml.safe_dump({"verb": "benchmark", "settings": values}))
     folder = tmp_path / "benchmark"
     said = commands.succeed(
-        "benchmark", "run", file, "--data", tmp_path, "--output", folder, "--workers", "0"
+        "research", "benchmark", file, "--data", tmp_path, "--output", folder, "--workers", "0"
     )
     assert "2 done, 0 left, 0 failed" in said.stdout
     run = json.loads((folder / "runs" / "bm25.dense.bow.p1.f1.json").read_text())

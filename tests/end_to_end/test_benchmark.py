@@ -35,7 +35,7 @@ def protocol(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "measures": ["RR@10"],
     }  # fmt: skip
     file = tmp_path_factory.mktemp("protocol") / "small.yaml"
-    file.write_text(yaml.safe_dump({"verb": "benchmark run", "settings": values}))
+    file.write_text(yaml.safe_dump({"verb": "benchmark", "settings": values}))
     return file
 
 
@@ -57,7 +57,7 @@ def run(commands: Any, protocol: Path, data: Path, folder: Path, *more: str) -> 
 
 def words(protocol: Path, data: Path, folder: Path) -> list[str]:
     place = ["--data", str(data), "--output", str(folder), "--workers", "0"]
-    return ["benchmark", "run", str(protocol), *place]
+    return ["research", "benchmark", str(protocol), *place]
 
 
 def table(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import typer
 import isthmus
 from isthmus.cli import (
     adapt,
-    benchmark,
     evaluate,
     finetune,
     pretrain,
@@ -31,7 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 NAMES = {  # that are not made from `isthmus.api` yet
-    "quickstart", "adapt", "evaluate", "pretrain", "finetune", "benchmark",
+    "quickstart", "adapt", "evaluate", "pretrain", "finetune",
 }  # fmt: skip
 _PANELS = {
     "Learn": (adapt.adapt, pretrain.pretrain, finetune.finetune),
@@ -41,7 +40,6 @@ _PANELS = {
 for panel, verbs in _PANELS.items():
     for verb in verbs:
         app.command(cls=Command, rich_help_panel=panel)(command(verb))
-app.add_typer(benchmark.app, name="benchmark", rich_help_panel="Evaluate")
 
 
 def _say_version(wanted: bool) -> None:

@@ -142,6 +142,12 @@ def _recipes(found: Any, typed: Mapping[str, Any]) -> Said:
     return Said(str(found), found.to_dict())
 
 
+def _benchmarked(found: Any, typed: Mapping[str, Any]) -> Said:
+    next_ = "" if typed["dry_run"] else _typed("research", "report", found.folder)
+    code = 1 if found.failed or found.missing else 0
+    return Said(str(found), dataclasses.asdict(found), next_, code)
+
+
 _SAID: dict[str, Callable[[Any, Mapping[str, Any]], Said]] = {
     "index": _index,
     "search": _searched,
@@ -150,4 +156,5 @@ _SAID: dict[str, Callable[[Any, Mapping[str, Any]], Said]] = {
     "sync": _synced,
     "export": _exported,
     "recipes": _recipes,
+    "benchmark": _benchmarked,
 }

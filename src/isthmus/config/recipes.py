@@ -16,7 +16,7 @@ from isthmus.errors import InputError, SettingsError, choices, readable, shorten
 
 _SHIPPED = Path(str(files("isthmus") / "recipes"))
 _PROTOCOLS = Path(str(files("isthmus") / "protocols"))
-PROTOCOL_VERB = "benchmark run"
+PROTOCOL_VERB = "benchmark"
 """The verb whose recipes are protocols, in a folder of their own."""
 _LARGEST_RECIPE = 2**20  # bytes
 _DEEPEST_PATH = 50

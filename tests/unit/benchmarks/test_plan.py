@@ -201,23 +201,21 @@ def test_what_cannot_work_is_refused_before_anything_is_run(
         plan({**values, path: value})
 
 
-def test_a_dry_run_prints_what_is_missing_and_then_the_jobs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_says_what_is_missing_and_then_the_jobs(tmp_path: Path) -> None:
     values = values_in(tmp_path)
     file, output = tmp_path / "mine.yaml", tmp_path / "output"
-    file.write_text(json.dumps({"verb": "benchmark run", "settings": values}))
+    file.write_text(json.dumps({"verb": "benchmark", "settings": values}))
     outcome = benchmark(str(file), output, dry_run=True)
-    jobs = capsys.readouterr().out
+    jobs = str(outcome)
     assert "few.dense.none.p1.f1, after base" in jobs
-    assert f"0 done, {outcome.left} left" in jobs
+    assert jobs.endswith(f"0 done, {outcome.left} left, 0 failed")
     assert not outcome.missing
     (tmp_path / "texts.jsonl").unlink()
     outcome = benchmark(str(file), output, dry_run=True)
     assert [*outcome.missing] == [f"jsonl:{tmp_path}/texts.jsonl"]
-    first, said = capsys.readouterr().out.split("\n", 1)
-    assert first == "missing:"
-    assert said.endswith(jobs)
+    first, said = str(outcome).split("\n", 1)
+    assert first.startswith(f"missing: jsonl:{tmp_path}/texts.jsonl")
+    assert said == jobs
     with pytest.raises(InputError, match="1 of the data and models") as refused:
         benchmark(str(file), output)
     assert f"jsonl:{tmp_path}/texts.jsonl" in refused.value.what
@@ -239,7 +237,7 @@ def test_answers_alone_are_not_measured_by_judgements(tmp_path: Path) -> None:
     plan({**given, "measures": ["Answer@5"]})
 
 
-@pytest.mark.parametrize("name", [recipe.name for recipe in shipped_recipes("benchmark run")])
+@pytest.mark.parametrize("name", [recipe.name for recipe in shipped_recipes("benchmark")])
 def test_shipped_protocols_can_be_run(name: str, tmp_path: Path) -> None:
     protocol = Protocol.given(None, None, name)
     home = find_recipe(name, Protocol.verb).file

@@ -167,7 +167,7 @@ class CollectionSettings(Settings):
 class Protocol(Settings):
     """Everything that a benchmark compares."""
 
-    verb = "benchmark run"
+    verb = "benchmark"
 
     data: str = Field("data", description="Folder that {data} in specs stands for")
     scale: Literal["paper", "small"] = Field(

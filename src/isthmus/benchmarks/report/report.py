@@ -82,7 +82,7 @@ class BenchmarkReport(Shown):
             parts.append(figure)
         return page(self.title, [*parts, f"<p>{rule(self.settings)}</p>"])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Verdicts and tables as plain values."""
         return {
             "title": self.title,
@@ -153,7 +153,7 @@ def report(
         for file, content in (("report.html", made.html()), ("report.md", made.markdown())):
             with whole_file(target / file) as stream:
                 stream.write(content)
-        write_json(target / "report.json", made.to_json())
+        write_json(target / "report.json", made.to_dict())
         write_results(target / RESULTS, name, grid)
         decisions = {one.name: one.decision for one in found}
         identity = {"settings": settings.model_dump(mode="json"), "protocol": name}

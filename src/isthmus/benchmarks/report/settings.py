@@ -10,7 +10,7 @@ from isthmus.config import Settings
 class ReportSettings(Settings):
     """How differences are tested, and when a claim is supported."""
 
-    verb = "benchmark report"
+    verb = "report"
 
     alpha: float = Field(
         0.05, ge=1e-6, le=0.5, description="Level of the tests after correction, and of intervals"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isthmus.benchmarks.protocol.plan import Plan, Step
@@ -18,7 +18,7 @@ from isthmus.benchmarks.runner.workers import Workers, attempt
 from isthmus.config import Overrides, find_recipe
 from isthmus.config.output import claimed, finish
 from isthmus.errors import InputError, SettingsError
-from isthmus.progress import Bar, notice, result
+from isthmus.progress import Bar, notice
 
 _PER_GPU = 6  # processes: small models leave most of a large card idle
 
@@ -34,6 +34,13 @@ class Outcome:
     """The reason of every run or model that failed; the same call tries them again."""
     missing: dict[str, str]
     """Data and models that are not on this machine, each with the reason; of a dry run alone."""
+    jobs: tuple[str, ...] = ()
+    """What is left to do, in its order; of a dry run alone."""
+
+    def __str__(self) -> str:
+        missing = [f"missing: {name}: {reason}" for name, reason in self.missing.items()]
+        counts = f"{self.done:,} done, {self.left:,} left, {len(self.failed):,} failed"
+        return "\n".join([*missing, *self.jobs, f"{self.folder}: {counts}"])
 
 
 def benchmark(
@@ -47,19 +54,7 @@ def benchmark(
     dry_run: bool = False,
     settings: Protocol | Overrides = None,
 ) -> Outcome:
-    """Runs what is left of a protocol's runs in a folder; returns how far it came.
-
-    Args:
-        protocol: Name of a shipped protocol, or path of a YAML file.
-        output: Folder of results. Runs whose files are in OUTPUT/runs are done.
-        data: Folder that {data} in the protocol stands for (default: data).
-        workers: Number of worker processes (default: 6 per GPU, 1 without; 0 runs in this process).
-        time_limit: Seconds after which nothing runs any more; the same call again resumes.
-        only: Names, or patterns, of runs and models.
-        dry_run: Print what is missing on this machine, then the jobs, and run nothing.
-        settings: Settings over the protocol's.
-
-    """
+    """Runs what is left of a protocol's runs in a folder; returns how far it came."""
     for name, value in (("workers", workers), ("time-limit", time_limit)):
         if value is not None and not value >= 0:  # nor NaN
             raise SettingsError(f"--{name} = {value} cannot be used", "give 0 or more")
@@ -68,14 +63,13 @@ def benchmark(
     deadline = None if time_limit is None else time.monotonic() + time_limit
     plan = Plan(chosen, written.file)
     schedule = Schedule(plan, plan.chosen(only), RunFolder.of(plan, folder))
-    missing = [f"  {name}: {reason}" for name, reason in plan.missing.items()]
     if dry_run:
-        result("\n".join([*(["missing:"] if missing else []), *missing, *_jobs(schedule)]))
-        return _outcome(schedule)
-    if missing:
+        return replace(_outcome(schedule), jobs=tuple(_jobs(schedule)))
+    if plan.missing:
+        names = "\n".join(f"  {name}: {reason}" for name, reason in plan.missing.items())
         raise InputError(
-            f"{len(missing)} of the data and models of the protocol {written.name} are missing:\n"
-            + "\n".join(missing),
+            f"{len(plan.missing)} of the data and models of the protocol {written.name} are "
+            f"missing:\n{names}",
             "download them, or name the folder that holds the data: --data FOLDER",
         )
     with claimed(folder, Protocol.verb, {"protocol": written.name}):
@@ -133,18 +127,15 @@ def _settle(schedule: Schedule, step: Step, reason: str | None) -> None:
         notice(f"{step.name} FAILED: {reason}")
 
 
-def _jobs(schedule: Schedule) -> list[str]:
+def _jobs(schedule: Schedule) -> Iterator[str]:
     """The steps that are left, a line each, and what they come to."""
     steps = schedule.waiting.values()
-    works = Counter(step.work for step in steps)
-    counted = ", ".join(f"{number:,} {work}" for work, number in works.items())
+    for step in steps:
+        yield f"{step.name}, after {', '.join(step.needs)}" if step.needs else step.name
+    counted = Counter(step.work for step in steps)
     tokens = sum(step.tokens for step in steps if step.work == "pretrain")
-    outcome = _outcome(schedule)
-    return [
-        *(step.name + (f", after {', '.join(step.needs)}" if step.needs else "") for step in steps),
-        f"{outcome.done:,} done, {outcome.left:,} left; jobs: {counted or 'none'}; "
-        f"{tokens:,.0f} tokens of pre-training",
-    ]
+    works = ", ".join(f"{number:,} {work}" for work, number in counted.items())
+    yield f"jobs: {works or 'none'}; {tokens:,.0f} tokens of pre-training"
 
 
 def _outcome(schedule: Schedule) -> Outcome:
