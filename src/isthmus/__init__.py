@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from isthmus import research as research
     from isthmus.api import Index as Index
     from isthmus.api import doctor as doctor
+    from isthmus.api import finetune as finetune
     from isthmus.api import index as index
     from isthmus.api import open_index as open_index
+    from isthmus.api import pretrain as pretrain
     from isthmus.api import recipes as recipes
     from isthmus.api import serve as serve
     from isthmus.benchmarks.report.report import BenchmarkReport as BenchmarkReport
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from isthmus.encoders.loader import load_encoder as load_encoder
     from isthmus.errors import IsthmusError as IsthmusError
     from isthmus.evaluation.report import Report as Report
-    from isthmus.finetuning.finetune import finetune as finetune
-    from isthmus.pretraining.pretrain import pretrain as pretrain
     from isthmus.records import Document as Document
     from isthmus.retrieval.hits import Hit as Hit
     from isthmus.retrieval.hits import Hits as Hits
@@ -35,15 +35,22 @@ if TYPE_CHECKING:
     from isthmus.workflows.quickstart import quickstart as quickstart
 
 _HOMES = {
-    "isthmus.api": ["Index", "doctor", "index", "open_index", "recipes", "serve"],
+    "isthmus.api": [
+        "Index",
+        "doctor",
+        "finetune",
+        "index",
+        "open_index",
+        "pretrain",
+        "recipes",
+        "serve",
+    ],
     "isthmus.benchmarks.report.report": ["BenchmarkReport"],
     "isthmus.collections.spec": ["open_collection"],
     "isthmus.encoders.encoder": ["Encoder"],
     "isthmus.encoders.loader": ["load_cross_encoder", "load_encoder"],
     "isthmus.errors": ["IsthmusError"],
     "isthmus.evaluation.report": ["Report"],
-    "isthmus.finetuning.finetune": ["finetune"],
-    "isthmus.pretraining.pretrain": ["pretrain"],
     "isthmus.records": ["Document"],
     "isthmus.retrieval.hits": ["Hit", "Hits"],
     "isthmus.workflows.adapt": ["Adaptation", "adapt"],

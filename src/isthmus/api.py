@@ -486,6 +486,88 @@ def report(
     return report(folder, output, settings=settings)
 
 
+def pretrain(
+    documents: Documents | None,
+    model: str | None,
+    output: StrPath,
+    *,
+    recipe: StrPath = "bow",
+    overwrite: bool = False,
+    settings: Settings = None,
+) -> Path:
+    """Pre-train an encoder on documents (BoW, RetroMAE, CoT-MAE, CDMAE, LexMAE, ...).
+
+    No labels are needed. The same command again resumes.
+
+    Args:
+        documents: Documents to train on: whatever index reads. [default: those of the run RECIPE]
+        model: Model to train: a folder, hub name, package:NAME or run, or scratch:SIZE (tiny,
+            mini, small, base) for an untrained one. [default: that of the run RECIPE]
+        output: Folder to write.
+        recipe: Recipe (isthmus recipes), YAML file, or output of an earlier run to repeat.
+        overwrite: Replace another job, or a finished one, in OUTPUT.
+        settings: Values of settings by dotted path.
+
+    Returns:
+        The folder of the encoder, which AutoModel and sentence-transformers load.
+
+    Examples:
+        isthmus pretrain docs.jsonl -m bert-base-uncased -o runs/bow
+        isthmus pretrain notes/ -m scratch:mini -r mlm -s training.max_steps=20000 -o runs/mlm
+        isthmus pretrain -r runs/bow -o runs/again
+
+    """
+    from isthmus.collections.in_memory import documents_spec
+    from isthmus.config.recipes import earlier_run
+    from isthmus.pretraining.settings import PretrainSettings
+
+    spec = None if documents is None else documents_spec(documents)
+    flags = {"documents": spec, "model": model and str(model), "output": output and str(output)}
+    chosen = PretrainSettings.given(settings, flags, str(recipe))
+
+    from isthmus.pretraining.pretrain import run
+
+    return run(chosen, overwrite, earlier_run(str(recipe), "pretrain"))
+
+
+def finetune(
+    collection: str | None,
+    model: str | None,
+    output: StrPath,
+    *,
+    recipe: StrPath = "dense",
+    overwrite: bool = False,
+    settings: Settings = None,
+) -> Path:
+    """Train a retriever or re-ranker on labelled queries.
+
+    The same command again resumes. A recipe of several stages keeps each in a folder in OUTPUT;
+    with --overwrite, a changed one keeps the stages that the change does not concern.
+
+    Args:
+        collection: Collection with a training split: a BEIR folder, irds:ID. [default: that of
+            the run RECIPE]
+        model: Model to train: a run, folder, hub name or package:NAME. [default: that of the run
+            RECIPE]
+        output: Folder to write.
+        recipe: Recipe (isthmus recipes), YAML file, or output of an earlier run to repeat.
+        overwrite: Replace another job, or a finished one, in OUTPUT.
+        settings: Values of settings by dotted path.
+
+    Returns:
+        The folder of the model, which sentence-transformers loads.
+
+    Examples:
+        isthmus finetune data/scifact -m runs/bow -o runs/dense
+        isthmus finetune data/scifact -m runs/bow -r three-stage -o runs/three
+        isthmus finetune -r runs/dense -s training.seed=7 -o runs/seed7
+
+    """
+    from isthmus.finetuning.finetune import finetune as train
+
+    return train(collection, model, output, recipe=recipe, overwrite=overwrite, settings=settings)
+
+
 class Index:
     """An index that is open: search it, change it, or ask it for its documents.
 

@@ -126,13 +126,13 @@ def run_task(marker: tuple[str, Path], function: Callable[..., Result], *argumen
     version, file = marker
     if version != __version__:
         raise MismatchError(
-            f"--cluster: the machine {platform.node()!r} has isthmus {__version__}, this one has "
-            f"{version}",
+            f"cluster.address: the machine {platform.node()!r} has isthmus {__version__}, this one "
+            f"has {version}",
             f"pip install isthmus=={version} there",
         )
     if not file.is_file():
         raise OutputError(
-            f"--cluster: the machine {platform.node()!r} does not see the folder "
+            f"cluster.address: the machine {platform.node()!r} does not see the folder "
             f"{str(file.parent)!r}",
             "put --output and ISTHMUS_CACHE on storage that all machines share under one path",
         )
@@ -175,14 +175,14 @@ def _fetch(reference: Any) -> Any:
         raise
     except LocalRayletDiedError:
         raise OutputError(
-            "--cluster: a machine left the Ray cluster during a task (its raylet died)",
+            "cluster.address: a machine left the Ray cluster during a task (its raylet died)",
             "read its /tmp/ray/session_latest/logs, start Ray there again, and run the same "
             "command again",
         ) from None
     except (NodeDiedError, OutOfMemoryError, WorkerCrashedError) as error:
         raise OutputError(
-            f"--cluster: a task was tried {_LIVES + 1} times, and its machine or process died "
-            f"every time: {str(error).strip().splitlines()[0]}",
+            f"cluster.address: a task was tried {_LIVES + 1} times, and its machine or process "
+            f"died every time: {str(error).strip().splitlines()[0]}",
             "give each task more memory: fewer at a time (--set cluster.cpus=…) or smaller "
             "shards (--set cluster.shard_documents=…)",
         ) from None
@@ -202,7 +202,7 @@ def connected(settings: ClusterSettings | None) -> Iterator[Cluster | None]:
         return
     # Ray sends no usage statistics.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with needing("ray", extra="cluster", needed_for="--cluster"):
+    with needing("ray", extra="cluster", needed_for="cluster.address"):
         import ray
     joined = not ray.is_initialized()
     if joined:
@@ -231,8 +231,8 @@ def _join(address: str) -> None:
     except (OSError, OverflowError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
-            f"--cluster: no Ray cluster answers at {address!r}: {first[0]}",
-            "start one (ray start --head), check the address, or use --cluster local",
+            f"cluster.address: no Ray cluster answers at {address!r}: {first[0]}",
+            "start one (ray start --head), check the address, or set cluster.address=local",
             f"{LOCAL}, auto, HOST:PORT",
         ) from None
 

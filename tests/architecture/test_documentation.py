@@ -8,6 +8,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,7 @@ from isthmus.cli.build import call, described
 from isthmus.cli.old import app
 from isthmus.cli.show_settings import shown_settings
 from isthmus.config import Settings, resolve
-from isthmus.finetuning import pipeline
-from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.pretraining.settings import PretrainSettings
+from isthmus.config.output import write_snapshot
 from isthmus.serving.settings import ServeSettings
 from isthmus.workflows.adapt_settings import AdaptSettings
 from isthmus.workflows.evaluate import EvaluateSettings
@@ -41,10 +40,11 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 SETTINGS: dict[str, type[Settings]] = {  # of commands that are not made from api.py yet
     one.verb: one
     for one in (
-        AdaptSettings, EvaluateSettings, FinetuneSettings, PretrainSettings, QuickstartSettings,
+        AdaptSettings, EvaluateSettings, QuickstartSettings,
         ServeSettings,
     )
 }  # fmt: skip
+RUNS = {"runs/bow": ("pretrain", "bow"), "runs/dense": ("finetune", "dense")}  # as recipes
 EXAMPLES = re.compile(r"isthmus [a-z]+ (?:(?!Example|;).)*", re.DOTALL)
 
 
@@ -94,6 +94,10 @@ def test_commands_can_be_typed(
     """Parses the options, and resolves recipe and settings, as the command does."""
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
+    if any(option == "-r" and named in RUNS for option, named in pairwise(words)):
+        for run, (made_by, recipe) in RUNS.items():
+            Path(run).mkdir(parents=True)
+            write_snapshot(Path(run), made_by, {"settings": resolve(made_by, recipe)}, {})
     if words[0] in NEW.functions or words[0] == "research":
         resolves(words)
         return
@@ -115,10 +119,7 @@ def test_commands_can_be_typed(
     if isinstance(flags.get("cluster"), str):
         flags["cluster.address"] = flags.pop("cluster")
     chosen = resolve(name, recipe, flags, overrides or ())
-    if "stages" in chosen:
-        pipeline.assemble(chosen, where=name)
-    else:
-        SETTINGS[name].parse(chosen, where=name)
+    SETTINGS[name].parse(chosen, where=name)
 
 
 def public_calls(block: str) -> Iterator[tuple[ast.Call, Any]]:

@@ -173,7 +173,7 @@ def test_pretrain_trains_and_hands_over_what_the_parts_declare(
     installed: Any, pretrained: tuple[Path, str]
 ) -> None:
     output, printed = pretrained
-    assert "--recipe dense-mean" in printed
+    assert "-r dense-mean" in printed
     log = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))["results"]["log"]
     names = {name for line in log for name in line}
     assert {"text_length", "reconstruction", "probe/norm", "probe/bottleneck"} <= names

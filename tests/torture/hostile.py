@@ -311,7 +311,7 @@ def _recipe(text: str, stage: Stage) -> tuple[str, ...]:
     stage.hostile.mkdir()
     (stage.hostile / "r.yaml").write_text(text.replace("MARKER", str(stage.marker)))
     recipe = stage.hostile / "r.yaml"
-    return (f"pretrain --corpus CORPUS --init tiny --output NEW --recipe {recipe}",)
+    return (f"pretrain CORPUS --model scratch:tiny --output NEW --recipe {recipe}",)
 
 
 def _checkpoint(verb: str, name: str, stage: Stage) -> tuple[str, ...]:

@@ -197,7 +197,7 @@ def _settings(scratch: Path) -> dict[str, Target]:
 
 
 def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
-    from isthmus.config.output import is_complete, to_resume
+    from isthmus.config.output import is_complete, read_snapshot
     from isthmus.indexes.dense.hnsw import Graph, read_about
     from isthmus.indexes.segments.index import open_index
     from isthmus.indexes.verification import read_manifest
@@ -216,7 +216,7 @@ def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
     found["snapshot"] = Target(
         file,
         [file.read_bytes()],
-        lambda p: (is_complete(p.parent), to_resume("index", str(p.parent), {})),
+        lambda p: (is_complete(p.parent), read_snapshot(p.parent)),
         25,
     )
     file = scratch / "hnsw" / "hnsw" / "about.json"

@@ -126,7 +126,8 @@ def command(
 def _parameter(parameter: inspect.Parameter, about: str) -> click.Parameter:
     """The argument or option that a parameter of a function is."""
     name, declared = parameter.name, str(parameter.annotation)
-    required = parameter.default is parameter.empty
+    # What may be None in Python, but has to be said, may be left out here.
+    required = parameter.default is parameter.empty and not declared.endswith("| None")
     several = "Sequence" in declared
     kind = _type(declared)
     by_name = parameter.kind is not parameter.POSITIONAL_ONLY and name in _OPTIONS
@@ -135,7 +136,9 @@ def _parameter(parameter: inspect.Parameter, about: str) -> click.Parameter:
         names[:0] = [_SHORT[name]] if name in _SHORT else []
         if declared.startswith("bool"):
             return click.Option(names, is_flag=True, default=False, help=about)
-        shown = "" if required or parameter.default in (None, (), "") else _shown(parameter.default)
+        shown = ""
+        if parameter.default not in (parameter.empty, None, (), ""):
+            shown = _shown(parameter.default)
         return click.Option(
             names, type=kind, multiple=several, required=required,
             metavar=_METAVARS.get(name) if kind is click.STRING else None,

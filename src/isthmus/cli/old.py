@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,8 +10,6 @@ import isthmus
 from isthmus.cli import (
     adapt,
     evaluate,
-    finetune,
-    pretrain,
 )
 from isthmus.cli.commands import Command, Group, command
 
@@ -30,10 +28,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 NAMES = {  # that are not made from `isthmus.api` yet
-    "quickstart", "adapt", "evaluate", "pretrain", "finetune",
+    "quickstart", "adapt", "evaluate",
 }  # fmt: skip
-_PANELS = {
-    "Learn": (adapt.adapt, pretrain.pretrain, finetune.finetune),
+_PANELS: dict[str, tuple[Any, ...]] = {
+    "Learn": (adapt.adapt,),
     "Evaluate": (evaluate.evaluate,),
     "Whole jobs": (adapt.quickstart,),
 }  # fmt: skip

@@ -38,9 +38,6 @@ Model = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")]
 Output = Annotated[str, typer.Option(help="The folder to write. The same job resumes in it.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace another job, or a finished one, in OUTPUT.")
-]
 
 
 def show(found: Any, as_json: bool) -> None:

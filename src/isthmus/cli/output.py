@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import RenderableType
 
 from isthmus import progress
 from isthmus.errors import IsthmusError, visible
@@ -21,7 +22,7 @@ from isthmus.errors import IsthmusError, visible
 class Said:
     """What a command says when it has written something."""
 
-    text: str
+    text: RenderableType
     fields: dict[str, Any]
     next: str = ""
     code: int = 0
@@ -148,6 +149,22 @@ def _benchmarked(found: Any, typed: Mapping[str, Any]) -> Said:
     return Said(str(found), dataclasses.asdict(found), next_, code)
 
 
+def _pretrained(found: Path, typed: Mapping[str, Any]) -> Said:
+    from isthmus.pretraining.handover import next_recipe_of
+
+    recipe = next_recipe_of(found.parent)
+    chosen = ["-r", recipe] if recipe else []
+    next_ = _typed("finetune", "COLLECTION", "-m", found.parent, *chosen, "-o", "RUN")
+    return Said(f"encoder: {found}", {"output": str(found.parent), "model": str(found)}, next_)
+
+
+def _finetuned(found: Path, typed: Mapping[str, Any]) -> Said:
+    from isthmus.finetuning.summary import next_words, result
+
+    fields = {"output": str(found.parent), "model": str(found)}
+    return Said(result(found.parent), fields, _typed(*next_words(found.parent)))
+
+
 _SAID: dict[str, Callable[[Any, Mapping[str, Any]], Said]] = {
     "index": _index,
     "search": _searched,
@@ -157,4 +174,6 @@ _SAID: dict[str, Callable[[Any, Mapping[str, Any]], Said]] = {
     "export": _exported,
     "recipes": _recipes,
     "benchmark": _benchmarked,
+    "pretrain": _pretrained,
+    "finetune": _finetuned,
 }

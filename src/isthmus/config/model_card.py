@@ -31,7 +31,7 @@ tags: [isthmus, {verb}]
 ## How it was made
 
 Settings and the fingerprints of the data; `isthmus.json` next to this folder has all of it, and
-the same command with this run as `--recipe` repeats it.
+`isthmus {verb} --recipe RUN --output OTHER` repeats it.
 
 ```yaml
 {settings}```
@@ -114,7 +114,7 @@ def _recipe(snapshot: Mapping[str, Any]) -> str | None:
     """The recipe that the command named."""
     command = [str(word) for word in snapshot.get("command", ())]
     for word, following in pairwise(command):
-        if word == "--recipe":
+        if word in ("-r", "--recipe"):
             return Path(following).stem
         if word.startswith("--recipe="):
             return Path(word.partition("=")[2]).stem

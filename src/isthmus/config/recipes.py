@@ -171,10 +171,11 @@ def _find(name: str, verb: str, where: str | None) -> Recipe:
             )
         return Recipe(path)
     path = _home(verb) / f"{name}.yaml"
+    of_run = "" if verb == PROTOCOL_VERB else ", also of an earlier output"
     if not path.is_file():
         raise SettingsError(
             f"{where}: there is no {kind} named {name!r}",
-            "choose one of these (`isthmus recipes` explains them) or give a path",
+            f"choose one of these (`isthmus recipes` explains them), or give a path{of_run}",
             choices(name, (r.name for r in shipped_recipes(verb))),
         )
     return _shipped_recipe(path)

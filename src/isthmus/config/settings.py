@@ -55,6 +55,22 @@ def only_resolved() -> Iterator[None]:
         _only_resolved = False
 
 
+def only_shown() -> bool:
+    """Whether settings are to be raised as `ResolvedSettings`."""
+    return _only_resolved
+
+
+def layers_of(
+    verb: str, recipe: str | None, flags: Mapping[str, Any] | None, overrides: Overrides
+) -> dict[str, dict[str, Any]]:
+    """What each source of settings says, later ones over earlier."""
+    return {
+        f"recipe {recipe}": resolve(verb, recipe) if recipe else {},
+        "command line": resolve(verb, None, flags),
+        "--set": resolve(verb, None, None, overrides),
+    }
+
+
 class _Explaining(ModelMetaclass):
     """Explains what a class was wrongly called with, as `parse` does for a recipe.
 
@@ -96,6 +112,13 @@ class Settings(BaseModel, metaclass=_Explaining):
             raise _explain(cls, error, where, under) from None
 
     @classmethod
+    def with_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values, with a name in capitals for each text that is required and not given."""
+        required = (name for name, field in cls.model_fields.items() if field.is_required())
+        texts = (name for name in required if cls.model_fields[name].annotation is str)
+        return {**{name: name.upper() for name in texts}, **values}
+
+    @classmethod
     def given(
         cls,
         settings: Self | Overrides,
@@ -129,17 +152,11 @@ class Settings(BaseModel, metaclass=_Explaining):
             )
         where = f"isthmus {cls.verb}" if recipe is None else f"recipe {recipe}"
         try:
-            found = cls.parse(resolve(cls.verb, recipe, flags, overrides), where)
-            if _only_resolved:
-                raise ResolvedSettings(
-                    found,
-                    {
-                        f"recipe {recipe}": resolve(cls.verb, recipe) if recipe else {},
-                        "command line": resolve(cls.verb, None, flags),
-                        "--set": resolve(cls.verb, None, None, overrides),
-                    },
-                )
-            return found
+            values = resolve(cls.verb, recipe, flags, overrides)
+            if only_shown():
+                layers = layers_of(cls.verb, recipe, flags, overrides)
+                raise ResolvedSettings(cls.parse(cls.with_names(values), where), layers)
+            return cls.parse(values, where)
         except SettingsError as error:
             over = resolve(cls.verb, None, None, overrides)
             for name in (name for name, value in (flags or {}).items() if value is not None):

@@ -9,9 +9,9 @@ from typing import Any
 
 from isthmus.config import Overrides, resolve
 from isthmus.config.recipes import earlier_run
+from isthmus.config.settings import layers_of, only_shown
 from isthmus.errors import SettingsError, choices
-from isthmus.finetuning import pipeline, run_pipeline, run_stage
-from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.settings import FinetuneSettings, resolved_stages
 
 
 def finetune(
@@ -23,28 +23,16 @@ def finetune(
     overwrite: bool = False,
     settings: Overrides = None,
 ) -> Path:
-    """Trains a retriever or a re-ranker on labelled queries; returns the folder `final`.
-
-    The same call again resumes after an interruption; of several stages, finished ones are kept.
-
-    Args:
-        collection: The collection with a training split: a BEIR folder, `irds:ID`; None: that of
-            the run that `recipe` names.
-        model: The model to train: a folder, a hub name, `package:NAME`, a run; None: that of the
-            run that `recipe` names.
-        output: The folder to write.
-        recipe: The name of a shipped recipe, a YAML file, or an earlier output folder, whose
-            settings are used.
-        overwrite: Whether another job, or a finished one, in the folder is replaced. Of several
-            stages, those that another job had in common with this one are kept.
-        settings: Settings by dotted path, over those of the recipe.
-
-    """
+    """The folder `final` of a model that was trained as `isthmus.finetune` says."""
     given = {"model": model, "collection": collection, "output": output}
     flags = {name: value and fspath(value) for name, value in given.items()}
     recipe = fspath(recipe)
     values = resolve("finetune", recipe, flags, settings)
     _refuse_new_stages(resolve("finetune", recipe), values)
+    if only_shown():
+        if values.get("stages") is None:
+            FinetuneSettings.given(settings, flags, recipe)
+        raise resolved_stages(values, layers_of("finetune", recipe, flags, settings))
     repeated = earlier_run(recipe, "finetune")
     stages = {} if repeated is None else repeated["identity"].get("stages", {})
     # A stage of a pipeline refers to others, which are next to it.
@@ -64,6 +52,8 @@ def run(
     `earlier` are folders that a lone stage refers to, `repeated` the snapshot of a run that the
     settings are of.
     """
+    from isthmus.finetuning import pipeline, run_pipeline, run_stage
+
     if values.get("stages") is not None:
         return run_pipeline.run(pipeline.assemble(values, where), overwrite, repeated)
     alone = {key: value for key, value in values.items() if key != "stages"}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, create_model, field_validator
 
 from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Settings
 from isthmus.config.encoding import Pooling, PromptSettings, Similarity, SparseForm
+from isthmus.config.recipes import merged
+from isthmus.config.settings import ResolvedSettings
 from isthmus.text.passages import Chosen
 from isthmus.training.settings import Steps, TrainingSettings
 
@@ -176,3 +179,22 @@ class FinetuneSettings(ReadingSettings, PromptSettings):
         if isinstance(value, list):
             return [{"name": one} if isinstance(one, str) else one for one in value]
         return {"name": value} if isinstance(value, str) else value
+
+
+def resolved_stages(
+    values: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any]]
+) -> ResolvedSettings:
+    """The settings of every stage, the common ones among them, and what each source says."""
+    names = [name for name, own in values["stages"].items() if own is not None]
+
+    def spread(layer: Mapping[str, Any]) -> dict[str, Any]:
+        common = {key: value for key, value in layer.items() if key != "stages"}
+        own = layer.get("stages") or {}
+        each = {name: merged(common, own.get(name) or {}) for name in names}
+        return {"stages": each} if any(each.values()) else {}
+
+    kinds: dict[str, Any] = dict.fromkeys(names, (FinetuneSettings, ...))
+    every: Any = create_model("Stages", __base__=Settings, **kinds)
+    whole = create_model("StagedSettings", __base__=Settings, stages=(every, ...))
+    found = whole.parse(spread(FinetuneSettings.with_names(values)), "stages")
+    return ResolvedSettings(found, {source: spread(layer) for source, layer in layers.items()})

@@ -6,6 +6,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group
+from rich.text import Text
+
 from isthmus.config.output import read_snapshot
 from isthmus.evaluation.tables import Cell, Table, format_score
 from isthmus.finetuning.kinds._base import KINDS
@@ -51,21 +54,31 @@ def summary(output: Path) -> Table | None:
     return Table(columns, tuple(rows), " ".join(captions), names=4)
 
 
-def next_step(output: Path) -> str:
-    """The models that were made, what chose them, and the command that uses them."""
-    snapshot = read_snapshot(output)
-    results = snapshot["results"]
+def result(output: Path) -> Group:
+    """The table of stages, the models that were made, and what chose them."""
+    table, (retriever, rerankers) = summary(output), _made(output)
+    lines = [] if retriever is None else [f"retriever: {retriever}"]
+    lines += [f"re-ranker: {folder}" for folder in rerankers]
+    if table is None:  # which says it of each stage
+        return Group(Text("\n".join([*lines, _chosen_by(read_snapshot(output))])))
+    return Group(table.terminal(), Text("\n".join(lines)))
+
+
+def next_words(output: Path) -> list[str]:
+    """The command that uses what was made, after `isthmus`."""
+    if _made(output)[0] is None:
+        return ["search", "INDEX", "QUERY", "--rerank", str(output)]
+    return ["index", "DOCUMENTS", "-m", "bm25", "-m", str(output), "-o", "INDEX"]
+
+
+def _made(output: Path) -> tuple[Path | None, list[Path]]:
+    """The folder of the retriever, if one was trained, and those of re-rankers."""
+    results = read_snapshot(output)["results"]
     stages = {name: output / folder for name, folder in results.get("stages", {}).items()}
-    chosen = "" if stages else _chosen_by(snapshot)  # the table of stages says it of each
     if not _retrieves(read_snapshot(stages[results["final"]] if stages else output)):
-        made = [f"re-ranker: {output / 'final'}", chosen]
-        return "\n".join([*filter(None, made), f"next: isthmus search INDEX … --rerank {output}"])
-    step = f"isthmus index DOCUMENTS --model {output} --output INDEX"
+        return None, [output / "final"]
     rerankers = [folder for folder in stages.values() if not _retrieves(read_snapshot(folder))]
-    made = [f"retriever: {output / 'final'}", *(f"re-ranker: {folder}" for folder in rerankers)]
-    if rerankers:
-        step += f", then isthmus search INDEX … --rerank {rerankers[-1]}"
-    return "\n".join([*filter(None, [*made, chosen]), f"next: {step}"])
+    return output / "final", rerankers
 
 
 def _retrieves(snapshot: dict[str, Any]) -> bool:

@@ -58,18 +58,10 @@ def say_what_changes(settings: PretrainSettings, parts: Parts) -> None:
         )
 
 
-def next_step(output: Path) -> str:
-    """The encoder of a finished run, and the command that trains it further."""
+def next_recipe_of(output: Path) -> str | None:
+    """The recipe to fine-tune with that a part of a pre-training names; None: the default."""
     values = {**read_snapshot(output)["identity"]["settings"], "output": str(output)}
-    recipe = next_recipe(PretrainSettings.parse(values, where=str(output)))
-    chosen = f" --recipe {recipe}" if recipe else ""
-    step = f"isthmus finetune COLLECTION --model {output}{chosen} --output RUN"
-    return f"encoder: {output / 'final'}\nnext: {step}"
-
-
-def next_recipe(settings: PretrainSettings) -> str | None:
-    """The recipe to fine-tune with that a part of the pre-training names; None: the default."""
-    parts = assemble(settings, to_train=False)
+    parts = assemble(PretrainSettings.parse(values, where=str(output)), to_train=False)
     return next(filter(None, (part.finetune_with for part in parts)), None)
 
 

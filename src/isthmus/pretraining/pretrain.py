@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from isthmus.cluster import connected
 from isthmus.collections import Corpus, Problems, open_corpus
-from isthmus.config import Overrides
 from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.config.output import (
@@ -24,7 +22,6 @@ from isthmus.config.output import (
     whole_folder,
     writing,
 )
-from isthmus.config.recipes import earlier_run
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone
@@ -49,42 +46,13 @@ from isthmus.training.trainer import Trainer, check_trackers
 Snapshot = Mapping[str, Any]
 
 
-def pretrain(
-    documents: str | PathLike[str] | None,
-    model: str | PathLike[str] | None,
-    output: str | PathLike[str],
-    *,
-    recipe: str | PathLike[str] = "bow",
-    overwrite: bool = False,
-    settings: PretrainSettings | Overrides = None,
-) -> Path:
-    """Trains an encoder on documents without labels; returns the folder `final`.
-
-    The same call again resumes after an interruption. AutoModel and sentence-transformers load
-    what is returned.
-
-    Args:
-        documents: The documents to train on: a path, `hf:NAME`, `irds:ID`; None: those of the run
-            that `recipe` names.
-        model: The model to train, or `scratch:SIZE` for an untrained one (tiny, mini, small,
-            base); None: that of the run that `recipe` names.
-        output: The folder to write.
-        recipe: The name of a shipped recipe, a YAML file, or an earlier output folder, whose
-            settings are used.
-        overwrite: Whether another job, or a finished one, in the folder is replaced.
-        settings: Settings by dotted path, over those of the recipe.
-
-    """
-    given = {"documents": documents, "model": model, "output": output}
-    flags = {name: value and fspath(value) for name, value in given.items()}
-    chosen = PretrainSettings.given(settings, flags, fspath(recipe))
-    return run(chosen, overwrite=overwrite, earlier=earlier_run(fspath(recipe), "pretrain"))
-
-
 def run(
-    settings: PretrainSettings, *, overwrite: bool = False, earlier: Snapshot | None = None
+    settings: PretrainSettings, overwrite: bool = False, earlier: Snapshot | None = None
 ) -> Path:
-    """Trains an encoder from complete settings, which may repeat an earlier run; as `pretrain`."""
+    """Trains an encoder from complete settings; returns the folder `final`.
+
+    `earlier` is the snapshot of a run that the settings are of.
+    """
     with ExitStack() as claims:
         return _run(settings, claims, overwrite, earlier)
 

@@ -34,7 +34,7 @@ def test_it_cannot_be_asked(load: object, asked: list[str]) -> None:
         load("some/model")  # type: ignore[operator]
     assert "name not known" in caught.value.what
     assert "some/model" in caught.value.what
-    assert "--init tiny" in caught.value.fix
+    assert "scratch:SIZE" in caught.value.fix
     (url,) = asked
     assert url.endswith("some/model/resolve/main/config.json")
 

@@ -22,10 +22,8 @@ from isthmus.cli import main
 from isthmus.encoders import load_cross_encoder, load_encoder
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.errors import InputError, IsthmusError
-from isthmus.finetuning.finetune import finetune
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone
-from isthmus.pretraining.pretrain import pretrain
 from isthmus.retrieval.reranker import RerankSettings
 from isthmus.retrieval.verbs.index import index
 from isthmus.retrieval.verbs.search import SearchSettings, search
@@ -102,8 +100,8 @@ def test_own_code_is_not_run_however_it_is_reached(model: Path, corpus: str) -> 
         lambda: search(
             bm25, "fox", settings=SearchSettings(rerank=RerankSettings(model=str(model)))
         ),
-        lambda: pretrain(corpus, model, place / "p"),
-        lambda: finetune(judged, model, place / "f"),
+        lambda: isthmus.pretrain(corpus, model, place / "p"),
+        lambda: isthmus.finetune(judged, model, place / "f"),
     ]
     for attempt in attempts:
         with pytest.raises(InputError, match="contains custom code"):

@@ -17,9 +17,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import isthmus
 from isthmus.errors import SettingsError, TrainingError
-from isthmus.finetuning.finetune import finetune
-from isthmus.pretraining.pretrain import pretrain
 from isthmus.training.checkpoints import last_checkpoint
 from isthmus.training.evaluation import Best, EvaluationCallback
 from isthmus.training.settings import TrainingSettings
@@ -204,9 +203,9 @@ def test_a_tracker_that_is_not_installed_is_refused_before_training(tmp_path: Pa
     # Before anything else is looked for.
     chosen = {"training.report_to": "wandbb"}
     with pytest.raises(SettingsError, match="the tracker 'wandbb'"):
-        pretrain("nowhere", "nowhere", tmp_path, settings=chosen)
+        isthmus.pretrain("nowhere", "nowhere", tmp_path, settings=chosen)
     with pytest.raises(SettingsError, match="the tracker 'wandbb'"):
-        finetune("nowhere", "nowhere", tmp_path, settings=chosen)
+        isthmus.finetune("nowhere", "nowhere", tmp_path, settings=chosen)
 
 
 def test_parts_that_were_set_aside_train_again() -> None:
