@@ -147,7 +147,11 @@ def _add_judging(api: APIRouter, service: Service, asked: Any) -> None:
         if service.judgements is None:
             raise _switched_off("judgements", "--judgements FOLDER")
         if len(body.query) > most:
-            raise _too_much("query", len(body.query), most, "characters")
+            raise RefusalError(
+                422,
+                f"query: {len(body.query):,} characters are more than the {most:,} of a request",
+                "shorten it",
+            )
         found = None
         if body.grade is not None:  # that of a document that is gone can be taken back
             found = await service.document(service.current, body.id)
@@ -158,15 +162,11 @@ def _add_judging(api: APIRouter, service: Service, asked: Any) -> None:
 
 
 def _add_changing(api: APIRouter, service: Service) -> None:
-    most = service.settings.limits.documents
-
     @api.post("/documents", response_model=messages.UpdateAnswer)
     async def add(body: messages.DocumentsBody) -> Any:
         """Adds documents, or replaces those of the same ids; answered once they are on the disk."""
         if not service.read_write:
             raise _switched_off("documents", "--read-write")
-        if len(body.documents) > most:
-            raise _too_much("documents", len(body.documents), most, "documents")
         new = [Document(one.id, one.text, one.title) for one in body.documents]
         for one in new:
             if not one.contents().strip():
@@ -265,14 +265,6 @@ def _chosen(now: Retrievers, name: str | None) -> ServedRetriever:
             choices(name, now.by_name),
         )
     return now.by_name[name]
-
-
-def _too_much(where: str, found: int, most: int, unit: str) -> RefusalError:
-    return RefusalError(
-        422,
-        f"{where}: {found:,} {unit} are more than the {most:,} that a request may hold",
-        "send fewer at a time",
-    )
 
 
 def _no_document(document_id: str) -> RefusalError:

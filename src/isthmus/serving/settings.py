@@ -13,7 +13,6 @@ class Limits(Settings):
 
     query_characters: int = Field(1000, ge=1, description="Maximum number of characters of a query")
     k: int = Field(100, ge=1, description="Maximum number of hits")
-    documents: int = Field(1000, ge=1, description="Maximum number of documents to add at once")
     body_bytes: int = Field(4 * 2**20, ge=1, description="Maximum size of the body of a request")
     connections: int = Field(
         2000, ge=1, description="Maximum number of open connections; one more is answered by 503"

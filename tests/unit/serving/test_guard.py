@@ -68,22 +68,16 @@ def test_a_token_is_needed_for_all_but_the_empty_page(folders: Path, open_client
 
 
 def test_what_is_too_large_is_refused_before_it_is_read(own: Path, open_client: Open) -> None:
-    client = open_client(
-        own, read_write=True, settings={"limits": {"body_bytes": 1000, "documents": 2}}
-    )
-    sent: list[int] = []
+    client = open_client(own, read_write=True, settings={"limits": {"body_bytes": 1000}})
 
     def chunks() -> Iterator[bytes]:
-        for number in range(100):
-            sent.append(number)
+        for _ in range(100):
             yield b" " * 100
 
     large = client.post("/api/documents", content=b" " * 1001)
     assert (large.status_code, large.headers["connection"]) == (413, "close")
     assert client.post("/api/documents", content=chunks()).status_code == 413
-    body = {"documents": [{"id": str(number), "text": "a river"} for number in range(3)]}
-    assert client.post("/api/documents", json=body).status_code == 422
-    body["documents"].pop()
+    body = {"documents": [{"id": "new", "text": "a river"}]}
     assert client.post("/api/documents", json=body).status_code == 200
 
 
