@@ -205,7 +205,7 @@ def test_a_report_replaces_a_report_and_nothing_else(folder: Path, tmp_path: Pat
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("mine")
-    with pytest.raises(OutputError, match="something other than a report"):
+    with pytest.raises(OutputError, match="already holds something"):
         report(folder, other)
     assert [file.name for file in other.iterdir()] == ["thesis.tex"]
 

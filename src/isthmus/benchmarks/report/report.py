@@ -22,16 +22,8 @@ from isthmus.benchmarks.report.tables import (
 )
 from isthmus.benchmarks.report.verdicts import Verdict, rule, verdicts
 from isthmus.config import Overrides
-from isthmus.config.output import (
-    SNAPSHOT,
-    read_snapshot,
-    reserved,
-    whole_file,
-    write_json,
-    write_snapshot,
-    writing,
-)
-from isthmus.errors import InputError, OutputError
+from isthmus.config.output import claimed, finish, whole_file, write_json
+from isthmus.errors import InputError
 from isthmus.evaluation.tables import Shown, Table, escape_html, escape_markdown, page
 from isthmus.progress import notice, track
 
@@ -128,7 +120,6 @@ def report(
         name, protocol = read_protocol(folder)
         results, target = _results(folder), folder / REPORT
     target = target if output is None else Path(output)
-    _refuse_other_folder(target)
     grid = Grid(protocol, results)
     if grid.others:
         notice(f"{grid.others:,} runs are not in the protocol: left out")
@@ -148,16 +139,13 @@ def report(
         expected=expected_table(grid),
         plot=verdict_plot(found),
     )
-    with reserved(target), writing(target):
-        target.mkdir(parents=True, exist_ok=True)
+    with claimed(target, settings.verb, {"protocol": name}):
         for file, content in (("report.html", made.html()), ("report.md", made.markdown())):
             with whole_file(target / file) as stream:
                 stream.write(content)
         write_json(target / "report.json", made.to_dict())
         write_results(target / RESULTS, name, grid)
-        decisions = {one.name: one.decision for one in found}
-        identity = {"settings": settings.model_dump(mode="json"), "protocol": name}
-        write_snapshot(target, settings.verb, identity, {"verdicts": decisions})
+        finish(target, {"verdicts": {one.name: one.decision for one in found}})
     return made
 
 
@@ -167,18 +155,6 @@ def _results(folder: Path) -> Iterator[Result]:
     files = [file for file in found if not file.name.startswith(".")]  # of file systems
     for file in track(files, "reading runs", total=len(files), unit="run"):
         yield read_result(file)
-
-
-def _refuse_other_folder(target: Path) -> None:
-    """Refuses a folder that holds anything but an earlier report."""
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    ours = target.is_dir() and (target / SNAPSHOT).is_file()
-    if not ours or read_snapshot(target)["verb"] != ReportSettings.verb:
-        raise OutputError(
-            f"--output {str(target)!r} already holds something other than a report",
-            "choose another --output, or move what is there",
-        )
 
 
 def _summary(grid: Grid) -> str:
