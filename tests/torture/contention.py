@@ -15,8 +15,8 @@ from tests.torture.scene import CHANGING, JOBS, Case, Job, Outcome, Scene, drawn
 
 _PATIENCE = 5.0  # seconds for the second command, which may wait for the first
 _OTHERS: dict[str, str] = {
-    "index dense": "index --corpus OTHER --model MODEL --output OUTPUT",
-    "index bm25": "index --corpus OTHER --output OUTPUT",
+    "index dense": "index OTHER --model MODEL --output OUTPUT",
+    "index bm25": "index OTHER --output OUTPUT",
 }
 """Another job for the same place."""
 
@@ -44,7 +44,7 @@ def _every(scene: Scene, names: Any) -> Iterator[Case]:
                 yield Case(f"{name} & {second}@{step}", run)
 
 
-_UPDATES = ("add", "delete", "merge")
+_UPDATES = ("add", "delete", "compact")
 
 
 def _both(scene: Scene, name: str, second: str, words: str, step: int) -> Outcome:

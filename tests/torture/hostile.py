@@ -27,13 +27,13 @@ _BOMB = 2**30
 _ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\x08"
 _PICKLE = b"cposix\nsystem\n(S'touch MARKER'\ntR."
 _SEARCH = "search HOSTILE bapo"
-_UPDATES = (_SEARCH, "delete HOSTILE d1", "add HOSTILE --corpus MORE", "merge HOSTILE",
-            "doctor --index HOSTILE")  # fmt: skip
+_UPDATES = (_SEARCH, "delete HOSTILE d1", "add HOSTILE MORE", "sync HOSTILE OTHER --compact",
+            "doctor HOSTILE")  # fmt: skip
 _MODELS = (
-    "index --corpus CORPUS --model HOSTILE --output NEW", "search NAMING bapo",
-    "pretrain --corpus CORPUS --model HOSTILE --output NEW TINY",
-    "finetune --collection DATA --model HOSTILE --output NEW TINY",
-    "search DENSE bapo --rerank HOSTILE", "add NAMING --corpus MORE",
+    "index CORPUS --model HOSTILE --output NEW", "search NAMING bapo",
+    "pretrain CORPUS --model HOSTILE --output NEW TINY",
+    "finetune DATA --model HOSTILE --output NEW TINY",
+    "search DENSE bapo --rerank HOSTILE", "add NAMING MORE",
 )  # fmt: skip
 Attack = Callable[["Stage"], tuple[str, ...]]
 
@@ -271,7 +271,7 @@ def _pickles(kind: str, stage: Stage) -> tuple[str, ...]:
 def _graph(name: str, stage: Stage) -> tuple[str, ...]:
     stage.copy(stage.scene.index("hnsw"))
     stage.change("hnsw/about.json", file=_outside(stage, f"../{name}"))
-    again = "merge HOSTILE --set hnsw=true"
+    again = "sync HOSTILE CORPUS --compact --set hnsw=true"
     return (f"{_SEARCH} --set hnsw=true", *_UPDATES, again)
 
 
@@ -280,7 +280,7 @@ def _hybrid(name: str, stage: Stage) -> tuple[str, ...]:
     members = json.loads((stage.hostile / "hybrid.json").read_text())["members"]
     members[0]["index"] = _outside(stage, name)
     stage.change("hybrid.json", members=members)
-    return _SEARCH, "doctor --index HOSTILE", "delete HOSTILE d1"
+    return _SEARCH, "doctor HOSTILE", "delete HOSTILE d1"
 
 
 def _linked_index(stage: Stage) -> tuple[str, ...]:
@@ -290,7 +290,7 @@ def _linked_index(stage: Stage) -> tuple[str, ...]:
 
 def _linked_output(stage: Stage) -> tuple[str, ...]:
     (stage.scene.place / "link").symlink_to(stage.canary)
-    verbs = ("index bm25", "evaluate", "tune", "pretrain")
+    verbs = ("index bm25", "evaluate", "probe", "pretrain")
     return tuple(JOBS[verb].words.replace("OUTPUT", "LINK") for verb in verbs)
 
 
@@ -326,7 +326,7 @@ def _checkpoint(verb: str, name: str, stage: Stage) -> tuple[str, ...]:
     stage.scene.output.rename(stage.hostile)
     for checkpoint in stage.hostile.glob("checkpoint-*"):
         (checkpoint / name).write_bytes(stage.code)
-    return (f"{verb} --resume HOSTILE",)
+    return (f"{verb} --recipe HOSTILE --output HOSTILE",)
 
 
 _IDS = {
@@ -346,21 +346,20 @@ def _ids(identifier: str, stage: Stage) -> tuple[str, ...]:
     ]
     corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return (
-        f"index --corpus {corpus} --output {made}",
+        f"index {corpus} --output {made}",
         f"search {made} bapo",
-        f"search {made} --queries QUERIES --run {made}.trec",
-        f"index --corpus {corpus} --model MODEL --output {made}-dense",
-        f"add {made}-dense --corpus {corpus}",
+        f"search {made} --queries QUERIES --output {made}.trec",
+        f"index {corpus} --model MODEL --output {made}-dense",
+        f"add {made}-dense {corpus}",
         f"search {made}-dense bapo",
         f"delete {made}-dense d2",
     )
 
 
 _READING = (
-    "index --corpus jsonl:HOSTILE --output NEW",
-    "search BM25 --queries HOSTILE --run NEW",
-    "evaluate RUN --qrels HOSTILE --measures RR@10",
-    "delete DENSE --ids HOSTILE",
+    "index jsonl:HOSTILE --output NEW",
+    "search BM25 --queries HOSTILE --output NEW",
+    "evaluate HOSTILE RUN --measures RR@10",
 )
 
 
@@ -376,8 +375,7 @@ def _bomb(ending: str, command: str, stage: Stage) -> tuple[str, ...]:
             stream.write(pack(bytes(_BOMB // 64)) * 64)  # one line of zeros
         else:
             stream.truncate(_BOMB)
-    dense = shutil.copytree(stage.scene.index("dense"), stage.scene.place / "dense")
-    return (command.replace("DENSE", str(dense)),)
+    return (command,)
 
 
 def _names(stage: Stage) -> tuple[str, ...]:
@@ -388,7 +386,7 @@ def _names(stage: Stage) -> tuple[str, ...]:
     os.mkfifo(stage.hostile / "pipe.txt")
     made = stage.scene.place / "made"
     return (
-        f"index --corpus HOSTILE --output {made}",
+        f"index HOSTILE --output {made}",
         f"search {made} bapo",
-        "doctor --collection HOSTILE",
+        "doctor HOSTILE",
     )

@@ -156,12 +156,11 @@ def _settings(scratch: Path) -> dict[str, Target]:
     from isthmus.pretraining.settings import PretrainSettings
     from isthmus.retrieval.verbs.index import IndexSettings
     from isthmus.retrieval.verbs.search import SearchSettings
-    from isthmus.retrieval.verbs.sparsify import SparsifySettings
     from isthmus.retrieval.verbs.tune import TuneSettings
 
     models: list[Any] = [
         EvaluationSettings, FinetuneSettings, PretrainSettings, IndexSettings, SearchSettings,
-        SparsifySettings, TuneSettings,
+        TuneSettings,
     ]  # fmt: skip
     turns = cycle(models)
 

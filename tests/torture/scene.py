@@ -54,39 +54,37 @@ class Job:
 
 
 INDEXES: dict[str, str] = {
-    "dense": "index --corpus CORPUS --model MODEL --output OUTPUT",
-    "float16": "index --corpus CORPUS --model MODEL --output OUTPUT --set dtype=float16",
-    "inverted": "index --corpus CORPUS --model SPARSE --output OUTPUT",
-    "bm25": "index --corpus CORPUS --output OUTPUT",
-    "hnsw": "index --corpus CORPUS --model MODEL --output OUTPUT --set hnsw=true",
-    "passages": "index --corpus CORPUS --model MODEL --output OUTPUT --set passages.length=16",
+    "dense": "index CORPUS --model MODEL --output OUTPUT",
+    "float16": "index CORPUS --model MODEL --output OUTPUT --set dtype=float16",
+    "inverted": "index CORPUS --model SPARSE --output OUTPUT",
+    "bm25": "index CORPUS --output OUTPUT",
+    "hnsw": "index CORPUS --model MODEL --output OUTPUT --set hnsw=true",
+    "passages": "index CORPUS --model MODEL --output OUTPUT --set passages.length=16",
 }
-INDEXES["together"] = "index --corpus CORPUS --with bm25 --with MODEL --output OUTPUT"
+INDEXES["together"] = "index CORPUS --model bm25 --model MODEL --output OUTPUT"
 CHANGING = ("dense", "inverted", "bm25", "together", "passages")
 """Kinds of indexes that documents are added to."""
 
-_BLOCKS = "--set block_size=10"
-_JUDGED = "--queries QUERIES --qrels QRELS --output OUTPUT"
 JOBS: dict[str, Job] = {
     **{f"index {kind}": Job(words) for kind, words in INDEXES.items() if kind != "float16"},
     **{
-        f"add {kind}": Job("add OUTPUT --corpus MORE --set block_size=3", kind)
+        f"add {kind}": Job("add OUTPUT MORE --set block_size=3", kind)
         for kind in CHANGING
     },
     **{
         f"delete {kind}": Job("delete OUTPUT d1 d2 d33 --set problems=skip", kind)
         for kind in CHANGING
     },
-    **{f"merge {kind}": Job("merge OUTPUT", f"{kind} grown") for kind in CHANGING},
-    **{f"sync {kind}": Job("sync OTHER OUTPUT --set block_size=3", kind) for kind in CHANGING},
-    "tune": Job(f"tune DENSE BM25 {_JUDGED} --set steps=4 --set folds=2"),
+    **{
+        f"compact {kind}": Job("sync OUTPUT OTHER --compact", f"{kind} grown")
+        for kind in CHANGING
+    },
+    **{f"sync {kind}": Job("sync OUTPUT OTHER --set block_size=3", kind) for kind in CHANGING},
+    "tune": Job("tune OUTPUT DATA --split train --set steps=4 --set folds=2", "together"),
     "evaluate": Job("evaluate QRELS RUN --measures RR@10 --output OUTPUT"),
     "probe": Job("research probe MODEL --documents CORPUS -o OUTPUT --set measure=[masked_lm]"),
     "inspect": Job("research inspect MODEL river --coverage CORPUS -o OUTPUT --set k=[5]"),
-    "search": Job("search BM25 --queries QUERIES --run OUTPUT"),
-    "sparsify": Job(
-        f"sparsify --model SPARSE --corpus CORPUS {_JUDGED} --set terms=[4] {_BLOCKS}"
-    ),
+    "search": Job("search BM25 --queries QUERIES --output OUTPUT"),
     "pretrain": Job("pretrain CORPUS --model MODEL --output OUTPUT TINY", slow=True),
     "finetune": Job("finetune DATA --model MODEL --output OUTPUT TINY", slow=True),
 }  # fmt: skip
@@ -163,14 +161,15 @@ class Scene:
         folder = self.folder / "indexes" / name.replace(" ", "-")
         kind, _, grown = name.partition(" ")
         if name == "hybrid":
-            self._made(f"{JOBS['tune'].words}", folder)
+            shutil.copytree(self.index("together"), folder)
+            self._made(JOBS["tune"].words, folder)
         elif not grown:
             self._made(INDEXES[kind], folder)
             if kind == "inverted":
                 self._compile(folder)
         else:
             shutil.copytree(self.index(kind), folder)
-            self._made("add OUTPUT --corpus MORE", folder)
+            self._made("add OUTPUT MORE", folder)
             self._made("delete OUTPUT d0 d7 d41", folder)
         return folder
 
@@ -331,16 +330,12 @@ def hybrid_answers(folder: Path) -> Any:
 
 def finished(folder: Path, snapshot: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """What must be the same in two outputs of one job: neither times nor places."""
-    if snapshot["verb"] == "sparsify":
-        for size in snapshot["results"]["sizes"]:
-            yield str(size["terms"]), {**size, "rate": 0}
-    else:
-        log = snapshot["results"].get("log", ())
-        yield "losses", [entry["loss"] for entry in log if "loss" in entry]
-        for file in sorted((folder / "final" if log else folder).rglob("*")):
-            left_out = file.suffix == ".svg" or file.name == "isthmus.json" or file.name[0] == "."
-            if file.is_file() and not left_out:
-                yield str(file.relative_to(folder)), file.read_bytes()
+    log = snapshot["results"].get("log", ())
+    yield "losses", [entry["loss"] for entry in log if "loss" in entry]
+    for file in sorted((folder / "final" if log else folder).rglob("*")):
+        left_out = file.suffix == ".svg" or file.name == "isthmus.json" or file.name[0] == "."
+        if file.is_file() and not left_out:
+            yield str(file.relative_to(folder)), file.read_bytes()
 
 
 def same(one: Any, two: Any) -> bool:
