@@ -251,7 +251,7 @@ def _tokens(name: str, encoder: DenseEncoder | SparseEncoder, text: str, top: in
     (ids,) = (one.ids for one in tokenizer.split([text]))
     read = dict.fromkeys(ids[: encoder.settings.room(tokenizer)])  # neither prompt nor special ones
     own = set(read) - set(tokenizer.special_ids.tolist())
-    if not own:
+    if not ids:
         raise InputError(f"the text {text!r} has no tokens", "give a text of some words, in quotes")
     expansion: int | None = None
     if isinstance(encoder, DenseEncoder):
@@ -268,7 +268,7 @@ def _tokens(name: str, encoder: DenseEncoder | SparseEncoder, text: str, top: in
     return NamedTokens(
         name,
         encoder.kind,  # type: ignore[arg-type]
-        len(own & shown.keys()) / len(own),
+        len(own & shown.keys()) / max(len(own), 1),
         tuple(NamedToken(token, weight, number in own) for token, (number, weight) in marked),
         expansion,
         None if expansion is None else tuple(tokenizer.names(sorted(own - shown.keys()))),
