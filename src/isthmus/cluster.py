@@ -34,15 +34,19 @@ class ClusterSettings(Settings):
     """Where work is spread to, and in what portions; no result depends on it."""
 
     address: str = Field(
-        description="of the head of a Ray cluster, HOST:PORT, or auto for the one on this machine; "
-        "local: a cluster of this machine alone, for as long as the command runs"
+        description="Address of the head of a Ray cluster, HOST:PORT; auto: the one on this "
+        "machine; local: a cluster of this machine alone, while the command runs"
     )
-    cpus: int = Field(1, ge=1, description="cores that a task takes")
+    cpus: int = Field(1, ge=1, description="Number of cores per task")
     gpus: float | None = Field(
-        None, gt=0, description="more than 0, that encoding takes; null: one where there are any"
+        None,
+        gt=0,
+        description="Number of GPUs per task that encodes; null: one where there are any",
     )
     shard_documents: int = Field(
-        65_536, ge=1, description="in one task and one segment of an index; rounded up to blocks"
+        65_536,
+        ge=1,
+        description="Number of documents per task and segment of an index, rounded up to blocks",
     )
 
 

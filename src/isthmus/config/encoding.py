@@ -42,19 +42,20 @@ class PromptSettings(Settings):
     """What is put before texts, and how much of a vector is kept; null: as the model says."""
 
     query_prompt: Prompt | None = Field(
-        None, description='put before every query, "query: " say; null: as the model says'
+        None, description='Text put before every query, such as "query: "; null: that of the model'
     )
     document_prompt: Prompt | None = Field(
-        None, description='put before every document, "passage: " say; null: as the model says'
+        None,
+        description='Text put before every document, such as "passage: "; null: that of the model',
     )
     include_prompt: bool | None = Field(
-        None, description="whether prompts are pooled with the text; null: as the model says"
+        None, description="Whether prompts are pooled with the text; null: as the model was made"
     )
     truncate_dim: int | None = Field(
         None,
         ge=1,
-        description="the first numbers of a vector that are kept (Matryoshka); null: as the model "
-        "says",
+        description="Number of leading dimensions of a vector that are kept (Matryoshka); null: "
+        "those of the model",
     )
 
 
@@ -83,20 +84,27 @@ class SparseForm(Settings):
     """How a text becomes weighted terms."""
 
     form: Literal["splade", "lexmae"] = Field(
-        "splade", description="lexmae: positions of special tokens give no weight"
+        "splade",
+        description="Form of term weights; lexmae: positions of special tokens give no weight",
     )
     activation: Literal["relu", "log1p_relu"] = Field(
-        "relu", description="log1p_relu: a second logarithm, as OpenSearch's models have"
+        "relu",
+        description="Activation of term weights; log1p_relu: a second logarithm, as OpenSearch's "
+        "models have",
     )
     pooling_strategy: Literal["max", "sum"] = Field(
-        "max", description="the largest weight of a term at any position, or the sum of all"
+        "max", description="Pooling of a term's weights over positions: the largest, or their sum"
     )
     query: Literal["encoder", "terms"] = Field(
-        "encoder", description="terms: a learned weight per term, no transformer reads the query"
+        "encoder",
+        description="Encoding of queries; terms: a trained weight per term, no transformer reads "
+        "the query",
     )
     query_terms: int | None = Field(
-        None, ge=1, description="the heaviest that are kept when encoding; null: all"
+        None, ge=1, description="Number of terms of a query that are kept, the heaviest; null: all"
     )
     document_terms: int | None = Field(
-        None, ge=1, description="the heaviest that are kept when encoding; null: all"
+        None,
+        ge=1,
+        description="Number of terms of a document that are kept, the heaviest; null: all",
     )

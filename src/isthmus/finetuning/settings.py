@@ -32,32 +32,44 @@ class DevelopmentSettings(Settings):
 
     split: str | None = Field(
         None,
-        description="the queries to evaluate on; null: "
+        description="Split whose queries are evaluated on; null: "
         f"{' or '.join(USUAL_SPLITS)}, where there is one",
     )
     held_out: Annotated[float, AfterValidator(_several)] | None = Field(
         None,
         gt=0,
-        description="instead of a split: so many of the training queries, or below 1 that share "
-        "of them, which are then not trained on",
+        description="Number, or below 1 the fraction, of training queries that are evaluated on "
+        "instead of a split, and not trained on",
     )
-    queries: int = Field(300, ge=1, description="drawn from the split, or from what is held out")
+    queries: int = Field(
+        300,
+        ge=1,
+        description="Maximum number of queries, drawn from the split or from the held-out ones",
+    )
     documents: int = Field(
-        2000, ge=0, description="drawn from the corpus, beside what the queries need"
+        2000,
+        ge=0,
+        description="Number of documents drawn from the collection, in addition to those that the "
+        "queries need",
     )
     bm25: int = Field(
-        10, ge=0, description="each query's best by BM25, so that finding the right one is not easy"
+        10,
+        ge=0,
+        description="Number of documents per query that BM25 ranks highest, as hard distractors",
     )
-    measure: str = Field("RR@10", description="any measure of `isthmus evaluate`")
+    measure: str = Field(
+        "RR@10", description="Measure that is maximised: any of `isthmus evaluate`"
+    )
     every: Steps = Field(
         0.1,
-        description="steps between two evaluations; below 1: a share of all steps, and "
+        description="Steps between two evaluations; below 1: a fraction of all steps, and "
         f"{SHORTEST} at least",
     )
     patience: int | None = Field(
         None,
         ge=1,
-        description="evaluations without a better measure before training stops; null: never",
+        description="Number of evaluations without a better measure after which training stops; "
+        "null: never",
     )
 
 
@@ -68,29 +80,34 @@ class MergeSettings(Settings):
         None,
         ge=0,
         le=1,
-        description="of the trained weights; null: the largest, up to max_share, with which "
-        "held-out documents move by at most max_change, or none where queries drawn from them lose",
+        description="Weight of the trained model in the average; null: the largest, up to "
+        "max_share, with which held-out documents move by at most max_change; none where "
+        "queries drawn from them lose",
     )
-    max_share: float = Field(0.5, gt=0, le=1, description="the largest that is tried")
+    max_share: float = Field(0.5, gt=0, le=1, description="Largest weight that is tried")
     max_change: float = Field(
         0.01,
         ge=0,
-        description="1 - the mean cosine of documents to their vectors before training, over that "
-        "of two different documents: 0 is no change, 1 as far away as another document",
+        description="Largest change of held-out documents: 1 - their mean cosine to their vectors "
+        "before training, over that of two different documents",
     )
 
 
 class PseudoQuerySettings(Settings):
     """Which sources queries are drawn from, how many, and which documents are left out."""
 
-    sources: dict[str, Any] = Field(min_length=1, description="NAME: {share}; null leaves one out")
+    sources: dict[str, Any] = Field(
+        min_length=1, description="Sources of queries, each as NAME: {share}; null leaves one out"
+    )
     per_document: int | None = Field(
-        None, ge=1, description="null: as many as training takes, at most 8"
+        None,
+        ge=1,
+        description="Number of queries per document; null: as many as training takes, at most 8",
     )
     held_out: int = Field(
         HELD_OUT_DOCUMENTS,
         ge=1,
-        description="documents not trained on, at most a tenth: the split dev",
+        description="Number of documents that are not trained on, at most a tenth: the split dev",
     )
 
 
@@ -99,70 +116,94 @@ class FinetuneSettings(ReadingSettings, PromptSettings):
 
     verb = "finetune"
 
-    model: str = Field(description="where to start: a run of isthmus, a folder or hub name")
-    collection: str = Field(description="a judged collection: a BEIR folder, irds:ID, …")
-    output: str = Field(description="the folder to write")
-    split: str = Field("train", description="whose judgements to learn from")
+    model: str = Field(description="Model to train: a run, folder, hub name or package:NAME")
+    collection: str = Field(
+        description="Collection with a training split: a BEIR folder, irds:ID, …"
+    )
+    output: str = Field(description="Folder to write")
+    split: str = Field("train", description="Split whose judgements are trained on")
     queries: int | float | None = Field(
-        None, gt=0, description="drawn from the split by training.seed; below 1: a share; null: all"
+        None,
+        gt=0,
+        description="Number, or below 1 the fraction, of training queries, drawn by "
+        "training.seed; null: all",
     )
     pseudo_queries: PseudoQuerySettings | None = Field(
         None,
-        description="queries drawn from the documents in the place of judged ones: no labels",
+        description="Queries that are drawn from the documents instead of labelled ones; null: "
+        "labelled ones",
     )
-    titles: bool = Field(True, description="whether titles are part of the text")
+    titles: bool = Field(True, description="Whether titles are part of the text")
     passages: Chosen = Field(
         None,
-        description="whether training is on passages of long documents, of a relevant one the "
-        "nearest to the query by BM25, or how they are cut; null: yes for a folder of files, no "
-        "otherwise",
+        description="Whether long documents are trained on in passages, of a relevant one the "
+        "passage nearest to the query by BM25, or how they are cut; null: yes for a folder of "
+        "files, no otherwise",
     )
     encoder: str = Field(
         "dense",
-        description="dense, sparse, or cross: a re-ranker, which reads query and document together",
+        description="Type of the encoder: dense, sparse, or cross (a re-ranker, which reads query "
+        "and document together)",
     )
-    pooling: Pooling = Field("cls", description="what becomes a text's vector")
+    pooling: Pooling = Field("cls", description="Pooling of token states into the vector of a text")
     similarity: Similarity = Field(
-        "dot", description="how two vectors compare; cosine: they have length 1"
+        "dot", description="Similarity of two vectors; cosine: they have length 1"
     )
-    sparse: SparseForm = Field(SparseForm(), description="how a sparse encoder weighs terms")
-    temperature: float = Field(1.0, gt=0, description="scores are divided by it (1 / scale)")
-    query_max_length: int = Field(32, ge=4, description="tokens, special ones included")
-    document_max_length: int = Field(144, ge=4, description="tokens, special ones included")
+    sparse: SparseForm = Field(
+        SparseForm(), description="Form of the term weights of a sparse encoder"
+    )
+    temperature: float = Field(
+        1.0, gt=0, description="Number that scores are divided by (1 / scale)"
+    )
+    query_max_length: int = Field(
+        32, ge=4, description="Maximum number of tokens of a query, special ones included"
+    )
+    document_max_length: int = Field(
+        144, ge=4, description="Maximum number of tokens of a document, special ones included"
+    )
     training_max_length: int | None = Field(
         None,
         ge=4,
-        description="tokens of a document that training reads; null: document_max_length",
+        description="Maximum number of tokens of a document in training; null: document_max_length",
     )
     negatives: dict[str, Any] | list[dict[str, Any]] | None = Field(
-        None, description="a source, or a list of them; null: only those of the batch"
+        None, description="Source of negatives, or a list of them; null: those of the batch alone"
     )
-    audit: bool = Field(True, description="whether negatives.html shows what they are like")
+    audit: bool = Field(
+        True, description="Whether negatives.html is written, a page about the negatives"
+    )
     losses: dict[str, Any] = Field(
-        {}, description="NAME: {weight}; left out: contrastive, of a cross-encoder listwise"
+        {},
+        description="Losses, each as NAME: {weight}; none given: contrastive, of a cross-encoder "
+        "listwise",
     )
-    teacher: dict[str, Any] | None = Field(None, description="whose scores kl and margin_mse learn")
+    teacher: dict[str, Any] | None = Field(
+        None, description="Teacher whose scores kl and margin_mse distil"
+    )
     regularizers: dict[str, Any] = Field(
-        {}, description="what keeps a sparse encoder's vectors sparse: NAME: {queries, documents}"
+        {},
+        description="Regularizers of a sparse encoder's term weights, each as NAME: {queries, "
+        "documents}",
     )
     start_terms: int | None = Field(
         1000,
         ge=1,
-        description="terms of an average document before training, where a sparse encoder would "
-        "have more: the head's bias is lowered, which changes no probability; null: as it is",
+        description="Number of terms of an average document before training, where a sparse "
+        "encoder would have more: the bias of its head is lowered, which changes no "
+        "probability; null: unchanged",
     )
     mini_batch_size: int | None = Field(
         None,
         ge=1,
-        description="texts whose activations are held at once, whatever the batch: gradients stay "
-        "those of the whole batch, at the price of a second forward pass; null: all of them",
+        description="Number of texts whose activations are kept at a time (gradient caching): "
+        "less memory, a second forward pass, the same gradients; null: the batch",
     )
     development: DevelopmentSettings | None = Field(
         DevelopmentSettings(),
-        description="held-out queries that say which model becomes final; null: the last one",
+        description="Held-out queries that choose the model that becomes final; null: the last one",
     )
     merge: MergeSettings | None = Field(
-        None, description="average the trained weights with those at the start; null: as trained"
+        None, description="Average of the trained weights with the original ones; null: as trained"
     )
     training: TrainingSettings = Field(default_factory=TrainingSettings)
 

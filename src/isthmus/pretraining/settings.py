@@ -25,13 +25,17 @@ class MeasurementSettings(Settings):
     """What probes measure, and on how many documents."""
 
     documents: int = Field(
-        300, ge=0, description="held out of training, at most a twentieth of the corpus; 0: none"
+        300,
+        ge=0,
+        description="Number of documents held out of training to measure on, at most a twentieth "
+        "of all; 0: none",
     )
     measure: dict[str, dict[str, Any]] = Field(
-        default_factory=_all_probes, description="the probes, each with its settings"
+        default_factory=_all_probes, description="Probes, each with its settings"
     )
     vector: Literal["auto", "cls", "mean", "lexicon"] = Field(
-        "auto", description="what stands for a text; auto: what the recipe trains"
+        "auto",
+        description="Vector of a text that is measured; auto: the one that the recipe trains",
     )
 
     @field_validator("measure", mode="before")
@@ -47,12 +51,16 @@ class MeasurementSettings(Settings):
 class ProbeSettings(MeasurementSettings):
     """When probes measure what, and which model is kept."""
 
-    every: Steps = Field(0.1, description="steps between evaluations; below 1: a share of all")
+    every: Steps = Field(
+        0.1, description="Steps between two evaluations; below 1: a fraction of all steps"
+    )
     best_by: str | None = Field(
-        None, description="the probe whose best model becomes final; null: the last model"
+        None, description="Probe whose best model becomes final; null: the last model"
     )
     patience: int | None = Field(
-        None, ge=1, description="evaluations without a better best_by before training stops"
+        None,
+        ge=1,
+        description="Number of evaluations without a better best_by after which training stops",
     )
 
 
@@ -62,37 +70,47 @@ class PretrainSettings(ReadingSettings):
     verb = "pretrain"
 
     documents: str = Field(
-        description="the documents to train on: a path, beir:PATH, hf:NAME, irds:ID, …"
+        description="Documents to train on: a path, beir:PATH, hf:NAME, irds:ID, …"
     )
     model: str = Field(
-        description="the model to train: a folder, a hub name, package:NAME, or an untrained one, "
+        description="Model to train: a folder, a hub name, package:NAME, or an untrained one, "
         f"scratch:SIZE ({', '.join(SIZES)}, LAYERSxWIDTH)"
     )
-    output: str = Field(description="the folder to write")
+    output: str = Field(description="Folder to write")
     vocabulary: int = Field(
-        16_000, ge=100, description="number of tokens that the tokenizer of scratch:SIZE has"
+        16_000, ge=100, description="Number of tokens in the tokenizer of scratch:SIZE"
     )
-    titles: bool = Field(True, description="whether titles are part of the text")
-    max_length: int = Field(144, ge=8, description="tokens per text, special ones included")
+    titles: bool = Field(True, description="Whether titles are part of the text")
+    max_length: int = Field(
+        144, ge=8, description="Maximum number of tokens per text, special ones included"
+    )
     similarity: Similarity | None = Field(
-        None, description="of the encoder that is handed on; null: as the model says, else dot"
+        None,
+        description="Similarity of the encoder that is saved; null: that of the model, else dot",
     )
     view: dict[str, Any] = Field(
-        default_factory=lambda: {"name": "same"}, description="which texts of a document are seen"
+        default_factory=lambda: {"name": "same"},
+        description="Sampling of the input: which texts of a document are read",
     )
-    corruption: dict[str, Any] | None = Field(None, description="what the encoder does not see")
-    bottleneck: dict[str, Any] | None = Field(None, description="what passes to the decoder")
-    decoder: dict[str, Any] | None = Field(None, description="what rebuilds the text")
+    corruption: dict[str, Any] | None = Field(
+        None, description="Masking of the encoder's input; null: none"
+    )
+    bottleneck: dict[str, Any] | None = Field(
+        None, description="Vector that passes from the encoder to the decoder; null: none"
+    )
+    decoder: dict[str, Any] | None = Field(
+        None, description="Decoder that reconstructs the text; null: none"
+    )
     decoder_corruption: dict[str, Any] | None = Field(
-        None, description="what the decoder does not see"
+        None, description="Masking of the decoder's input; null: none"
     )
     objectives: dict[str, dict[str, Any]] = Field(
-        min_length=1, description="the losses that are added: NAME: {weight}"
+        min_length=1, description="Losses that are added, each as NAME: {weight}"
     )
     probes: ProbeSettings = Field(default_factory=ProbeSettings)
     training: TrainingSettings = Field(default_factory=TrainingSettings)
     cluster: ClusterSettings | None = Field(
-        None, description="machines that tokenise and count the corpus"
+        None, description="Machines that tokenise the documents and count n-grams; null: this one"
     )
 
     @field_validator(
