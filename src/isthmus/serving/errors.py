@@ -85,15 +85,18 @@ def _invalid(error: RequestValidationError, request: Request) -> RefusalError:
     first = error.errors()[0]
     place, *names = first["loc"]
     name = ".".join(map(str, names)) or f"the {place}"
+    fix = f"correct the request: /docs describes {request.url.path}"
     if first["type"] == "json_invalid":
         what = f"the body is not JSON: {first['ctx']['error']}"
+    elif first["type"] == "model_attributes_type" and not names:
+        what, fix = "the body is not a JSON object", "send one, as Content-Type: application/json"
     elif first["type"] == "missing":
         what = f"{name} is missing"
     elif first["type"] == "extra_forbidden":
         what = f"there is no {name} in this body"
     else:
         what = f"{name} = {shown(first['input'])}: {_SUBJECT.sub('', first['msg'])}"
-    return RefusalError(422, what, f"correct the request: /docs describes {request.url.path}")
+    return RefusalError(422, what, fix)
 
 
 def _unknown(error: AnyHTTPException, request: Request) -> RefusalError:

@@ -271,6 +271,26 @@ def test_no_refusal_says_where_things_lie_that_were_named_by_relative_paths(
     assert refusal(client.post("/api/judgements", json=body)) == FAILED
 
 
+@pytest.mark.parametrize(
+    ("content", "kind", "what"),
+    [
+        ("", "application/json", "the body is missing"),
+        ("{", "application/json", "not JSON"),
+        ("{}", "text/plain", "not a JSON object"),
+        ("[]", "application/json", "not a JSON object"),
+        ("{}", "application/json", "documents is missing"),
+        ('{"documents": [], "a": 1}', "application/json", "documents = []: should have at least 1"),
+        ('{"documents": [{"id": 1}]}', "application/json", "documents.0.id = 1: should be a valid"),
+    ],
+)
+def test_bodies_that_cannot_be_read_are_refused_in_plain_words(
+    client: TestClient, content: str, kind: str, what: str
+) -> None:
+    answer = client.post("/api/documents", content=content, headers={"content-type": kind})
+    assert answer.status_code == 422
+    assert what in refusal(answer)
+
+
 HALF = '"\\ud800"'
 
 
