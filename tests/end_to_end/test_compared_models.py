@@ -25,17 +25,14 @@ def test_one_command_gives_what_indexing_searching_and_evaluating_give(
     assert len(lines) < len(every)
     # The same company in a batch: rounding depends on it.
     (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    indexes = {"tiny": tmp_path / "dense", "bm25": tmp_path / "bm25"}
-    commands.succeed("index", part, "--model", model, "--output", indexes["tiny"])
-    commands.succeed("index", part, "--output", indexes["bm25"])
-    ways = {
-        "tiny": [indexes["tiny"]],
-        "bm25": [indexes["bm25"]],
-        "tiny+bm25": [indexes["tiny"], "--with", indexes["bm25"]],
-    }
-    for name, way in ways.items():
-        run = ("--run", tmp_path / f"{name}.trec", "--depth", "100")
-        commands.succeed("search", *way, "--queries", tmp_path / "queries.jsonl", *run)
+    indexes = {name: tmp_path / name for name in ("dense", "bm25", "both")}
+    commands.succeed("index", part, "-m", model, "-o", indexes["dense"])
+    commands.succeed("index", part, "-o", indexes["bm25"])
+    commands.succeed("index", part, "-m", model, "-m", "bm25", "-o", indexes["both"])
+    ways = {"tiny": "dense", "bm25": "bm25", "tiny+bm25": "both"}
+    for name, index in ways.items():
+        run = ("-o", tmp_path / f"{name}.trec", "-k", "100")
+        commands.succeed("search", indexes[index], "--queries", tmp_path / "queries.jsonl", *run)
     runs = [tmp_path / f"{name}.trec" for name in ways]
     long_way = isthmus.evaluate(part / "qrels" / "dev.tsv", runs)
 
@@ -56,7 +53,7 @@ def test_one_command_gives_what_indexing_searching_and_evaluating_give(
     assert "indexing" not in again.stderr
     assert again.stdout == first.stdout
     # Indexes that are there, and run files of elsewhere, beside what is made for it.
-    others = (indexes["tiny"], runs[1], f"{indexes['tiny']}+{indexes['bm25']}")
+    others = (indexes["dense"], runs[1], f"{indexes['dense']}+{indexes['bm25']}")
     compared = commands.succeed("evaluate", part, *others, cache=cache)
     assert "indexing" not in compared.stderr
     for row in ("dense", "bm25", "dense+bm25"):

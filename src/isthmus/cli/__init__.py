@@ -183,8 +183,6 @@ def main() -> None:
     try:
         _refuse_other_encodings(sys.argv)
         with _terminated_like_interrupted(received):
-            if (not_moved := _not_moved(sys.argv[1:])) is not None:
-                not_moved()
             code = app.main(prog_name="isthmus", complete_var=_COMPLETE, standalone_mode=False)
         if not code:
             _leave_process_group()
@@ -195,14 +193,6 @@ def main() -> None:
         if received:  # a library turned the KeyboardInterrupt into another error
             _say_stopped(received)
         _say_error(error)
-
-
-def _not_moved(arguments: list[str]) -> Any:
-    """The application of a command that is not made from `isthmus.api` yet."""
-    from isthmus.cli.old import NAMES
-    from isthmus.cli.old import app as old
-
-    return old if next(iter(arguments), "-") in NAMES else None
 
 
 def _say_error(error: Exception) -> NoReturn:

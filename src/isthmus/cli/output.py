@@ -52,6 +52,8 @@ def show(command: str, found: Any, typed: Mapping[str, Any], seconds: float) -> 
         _print_json({**plain, "seconds": round(seconds, 3)} if command == "search" else plain)
     else:
         _print(found)
+        if (following := getattr(found, "next", "")) and not typed["quiet"]:
+            progress.result(f"next: {following}")
     return int(getattr(found, "exit_code", 0))
 
 

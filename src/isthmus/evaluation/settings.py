@@ -54,10 +54,6 @@ class EvaluationSettings(ReadingSettings):
         "rank of its best passage; null: ids count unchanged",
     )
 
-    problems: Literal["refuse", "skip"] = Field(
-        default="refuse", description="What happens to broken lines of run files and qrels"
-    )
-
     @field_validator("measures")
     @classmethod
     def _printed_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:

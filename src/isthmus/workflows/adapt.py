@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,38 +35,38 @@ from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.model_settings import known_settings, stored_settings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, SettingsError
-from isthmus.evaluation import Report, compare_runs
+from isthmus.evaluation import Report
 from isthmus.evaluation.tables import Shown, Table
 from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.run_stage import run as run_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split
+from isthmus.indexes.manifest import Bm25Settings
 from isthmus.progress import notice
-from isthmus.retrieval.hybrid_folder import open_hybrid, read_hybrid
+from isthmus.retrieval.hybrid_folder import read_hybrid
 from isthmus.retrieval.verbs.index import BM25, IndexSettings, index
 from isthmus.training.parallel import main_process_first
 from isthmus.workflows.adapt_report import (
     ADAPTED,
     LABELLED,
+    REPORT,
     AdaptReport,
     question,
     read_report,
     systems_of,
 )
 from isthmus.workflows.adapt_settings import AdaptSettings
-from isthmus.workflows.evaluate import titles
+from isthmus.workflows.evaluate import EvaluateSettings, measured, opened
 from isthmus.workflows.survey import survey
-from isthmus.workflows.systems import Searches, judged_queries, systems
+from isthmus.workflows.systems import systems
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
-    from isthmus.retrieval.hybrid import HybridSearcher
 
 MODEL, INDEX = "model", "index"
 _TRAINING = "training"
 _SPLITS = ("test", "dev", "validation", "valid")
 _DEPTH = 100
-_CANDIDATES = 1000  # that are fused, as a search of the index fuses them
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,6 +74,8 @@ class Adaptation(Shown):
     """The output of an adaptation: the encoder, the index and the report, opened when used."""
 
     folder: Path
+    query: str = "a query"
+    """What the suggested next command searches for."""
 
     @cached_property
     def encoder(self) -> DenseEncoder | SparseEncoder:
@@ -79,9 +83,9 @@ class Adaptation(Shown):
         return load_encoder(str(self.folder / MODEL))
 
     @cached_property
-    def index(self) -> HybridSearcher:
+    def index(self) -> Any:
         """The index of the documents: BM25 and the adapted encoder, fused."""
-        return open_hybrid(self.folder / INDEX)
+        return import_module("isthmus").open_index(self.folder)  # a layer above
 
     @cached_property
     def found(self) -> AdaptReport:
@@ -96,24 +100,16 @@ class Adaptation(Shown):
     @property
     def next(self) -> str:
         """The command to go on with."""
-        return self.found.next_command(self.folder)
+        return self.found.next_command(self.folder, self.query)
 
     def tables(self) -> list[str | Table]:
         """The tables of the report, and what they say in sentences."""
         return [*(self.report.tables() if self.report else ()), *self.found.sentences()]
 
     def to_json(self) -> str:
-        """What report.json holds."""
-        return (self.folder / "report.json").read_text(encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """A collection that the report measures."""
-
-    spec: str
-    collection: Collection
-    split: str
+        """What report.json holds, and the command to go on with."""
+        found = json.loads((self.folder / REPORT).read_text(encoding="utf-8"))
+        return json.dumps({**found, "next": self.next}, ensure_ascii=False, indent=2)
 
 
 def adapt(
@@ -127,23 +123,7 @@ def adapt(
     overwrite: bool = False,
     settings: AdaptSettings | Overrides = None,
 ) -> Adaptation:
-    """Trains an embedding model on documents without labels, indexes them, and reports the change.
-
-    The same call again resumes.
-
-    Args:
-        documents: Folder of texts, .jsonl file, BEIR folder, irds:ID or hf:NAME.
-        model: Embedding model to adapt: a folder, hub name or package:NAME.
-        output: Folder for the model, the index (BM25 and the model) and the report.
-        eval_on: Collections with judged queries (default: that of the documents). The first one
-            decides whether the adapted model is better; the others check that it is not worse.
-        train_on: Collection whose training split is trained on after the documents.
-        recipe: Recipe, YAML file, or earlier output folder, whose settings are used (default:
-            adapt, or adapt-quick without a GPU).
-        overwrite: Whether another job, or a finished one, in the output folder is replaced.
-        settings: Further settings, as --set takes them.
-
-    """
+    """The output of an adaptation; as `isthmus.adapt`."""
     if recipe is None:
         recipe = "adapt" if torch.cuda.is_available() else "adapt-quick"
     flags = {
@@ -195,6 +175,8 @@ def run(
             with whole_folder(output / MODEL) as partial:
                 shutil.copytree(Path(models[last]) / "final", partial, dirs_exist_ok=True)
         members = _index(settings, output)
+        models[last] = str(output / MODEL)
+        report = _compared(settings, judged, original, models, members)
         merges = {name: _merge(stage) for name, stage in trained.items()}
         found = AdaptReport(
             documents=settings.documents,
@@ -202,11 +184,11 @@ def run(
             model=settings.model,
             seed=next(iter(trained.values())).training.seed,
             merges=merges,
-            report=_compared(settings, judged, corpus, original, models, members),
+            report=report,
         )
         found.write(output)
         results = {"seconds": time.monotonic() - began, "merge": merges}
-        finish_model(output, results, [models[last]], MODEL)
+        finish_model(output, results, [trained[last].output], MODEL)
     _say(began, f"{len(trained) + 2}/{len(trained) + 2} done: {output / 'report.md'}")
     return Adaptation(output)
 
@@ -215,47 +197,35 @@ def _say(began: float, message: str) -> None:
     notice(f"\n[{time.monotonic() - began:5.0f} s] {message}")
 
 
-def _index(settings: AdaptSettings, output: Path) -> dict[str, Path]:
+def _index(settings: AdaptSettings, output: Path) -> list[Path]:
     """Builds the index of BM25 and the adapted model; returns the folder of each."""
+    models = [BM25, str(output / MODEL)]
     chosen = _index_settings(settings)
-    if settings.bm25 is not None:
-        chosen = chosen.model_copy(update={"bm25": settings.bm25})
-    model = str(output / MODEL)
-    folder = index(settings.documents, output / INDEX, [BM25, model], settings=chosen)
-    return dict(zip((BM25, MODEL), read_hybrid(folder).folders(folder), strict=True))
+    folder = index(settings.documents, output / INDEX, models, settings=chosen)
+    return read_hybrid(folder).folders(folder)
 
 
 def _index_settings(settings: AdaptSettings) -> IndexSettings:
-    return IndexSettings(passages=settings.passages, **dict(settings.reading))
+    words = settings.bm25 or Bm25Settings()
+    return IndexSettings(passages=settings.passages, bm25=words, **dict(settings.reading))
 
 
 def _compared(
     settings: AdaptSettings,
-    judged: Sequence[_Judged],
-    corpus: Corpus,
+    judged: Sequence[tuple[str, str]],
     original: str,
     models: Mapping[str, str],
-    members: Mapping[str, Path],
+    indexes: Sequence[Path],
 ) -> Report | None:
     """The original and the trained encoders on every collection; None where there is none."""
-    names, last = titles([one.spec for one in judged]), list(models)[-1]
-    reports = []
-    for name, one in zip(names, judged, strict=True):
-        queries, known = judged_queries(one.collection, one.split)
-        digest = one.collection.fingerprint()
-        how = _index_settings(settings)
-        searches = Searches(one.spec, digest, queries, _CANDIDATES, how)
-        encoders, bm25 = dict(models), BM25
-        if digest == corpus.fingerprint():
-            encoders[last], bm25 = str(members[MODEL]), str(members[BM25])
-        rows = systems(systems_of(original, encoders, bm25))
-        runs = searches.runs(rows, "weighted_sum", _DEPTH)
-        found = compare_runs(runs, known, settings.evaluation, pairs=question(last))
-        reports.append(found.model_copy(update={"name": name}))
-    if not reports:
+    if not judged:
         return None
-    first, *others = reports
-    return first.model_copy(update={"also": {one.name: one for one in others}})
+    values = {**dict(settings.evaluation), **dict(settings.reading)}
+    how = EvaluateSettings(**values, index=_index_settings(settings))
+    rows = systems(systems_of(original, models))
+    problems = settings.account()
+    sources = opened(judged, rows, how, _DEPTH, problems, indexes)
+    return measured(sources, rows, how, pairs=question(list(models)[-1]))
 
 
 def _identity(settings: AdaptSettings, corpus: Corpus) -> dict[str, Any]:
@@ -334,7 +304,7 @@ def stages(
     return found
 
 
-def _judged(settings: AdaptSettings, corpus: Corpus) -> list[_Judged]:
+def _judged(settings: AdaptSettings, corpus: Corpus) -> list[tuple[str, str]]:
     """The collections and splits that the report measures."""
     named = {spec: open_collection(spec, settings.account()) for spec in settings.eval_on}
     if not named and isinstance(corpus, Collection) and corpus.splits():
@@ -350,7 +320,7 @@ def _judged(settings: AdaptSettings, corpus: Corpus) -> list[_Judged]:
                 f"--set split={splits[0]}",
                 ", ".join(splits),
             )
-        found.append(_Judged(spec, collection, split))
+        found.append((spec, split))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +16,11 @@ from isthmus.evaluation import Report
 from isthmus.evaluation.statistics import paired_effect
 from isthmus.evaluation.tables import escape_html, escape_markdown, page
 from isthmus.finetuning.merge import summary
+from isthmus.retrieval.verbs.index import BM25
 
-BM25, ORIGINAL, ADAPTED, LABELLED = "BM25", "original", "adapted", "adapted + labels"
+ORIGINAL, ADAPTED, LABELLED = "original", "adapted", "adapted + labels"
 FUSED = "{} + BM25"
-FILE = "report.json"
+REPORT = "report.json"
 Outcome = Literal["better", "no significant change", "WORSE", "NOT MEASURED"]
 
 
@@ -95,12 +96,12 @@ class AdaptReport(BaseModel):
             "make a larger one."
         )
 
-    def next_command(self, output: Path) -> str:
+    def next_command(self, output: Path, query: str = "a query") -> str:
         """The command to go on with: never one with an encoder that did not get better."""
         if self.recommended is False:
             words = ["isthmus", "index", self.documents, "-m", "bm25", "-m", self.model]
             return shlex.join([*words, "-o", f"{output}-original"])
-        return shlex.join(["isthmus", "search", str(output), "a query"])
+        return shlex.join(["isthmus", "search", str(output), query])
 
     def write(self, output: Path) -> None:
         """Writes report.md, report.html and report.json."""
@@ -118,7 +119,7 @@ class AdaptReport(BaseModel):
             (output / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
             (output / "report.html").write_text(page(title, shown), encoding="utf-8")
             text = json.dumps(found, indent=2, ensure_ascii=False)
-            (output / FILE).write_text(f"{text}\n", encoding="utf-8")
+            (output / REPORT).write_text(f"{text}\n", encoding="utf-8")
 
 
 _NOT_MEASURED: Outcome = "NOT MEASURED"
@@ -127,12 +128,12 @@ _NOT_MEASURED: Outcome = "NOT MEASURED"
 def read_report(output: Path) -> AdaptReport:
     """The report that an adaptation wrote."""
     try:
-        found: Mapping[str, Any] = json.loads((output / FILE).read_text(encoding="utf-8"))
+        found: Mapping[str, Any] = json.loads((output / REPORT).read_text(encoding="utf-8"))
         fields = {name: found[name] for name in AdaptReport.model_fields}
         return AdaptReport.model_validate_json(json.dumps(fields))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{output / FILE} is not the report of an adaptation: {error}",
+            f"{output / REPORT} is not the report of an adaptation: {error}",
             "give the output folder of `isthmus adapt`, or run that command again to finish it",
         ) from None
 
@@ -168,8 +169,8 @@ def _sentence(report: Report, now: str, then: str) -> str:
     )
 
 
-def systems_of(original: Any, encoders: Mapping[str, Any], bm25: Any) -> dict[str, Sequence[Any]]:
+def systems_of(original: str, encoders: Mapping[str, str]) -> dict[str, list[str]]:
     """The rows of the report: BM25, the original and the trained encoders, alone and fused."""
     alone = {ORIGINAL: original, **encoders}
-    rows: dict[str, Sequence[Any]] = {BM25: [bm25], **{name: [one] for name, one in alone.items()}}
-    return rows | {FUSED.format(name): [one, bm25] for name, one in alone.items()}
+    rows = {"BM25": [BM25], **{name: [one] for name, one in alone.items()}}
+    return rows | {FUSED.format(name): [one, BM25] for name, one in alone.items()}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
@@ -40,9 +40,6 @@ from isthmus.workflows.systems import (
 )
 from isthmus.workflows.systems import systems as systems_of
 
-if TYPE_CHECKING:
-    from isthmus.workflows.systems import Given
-
 _TEST = "test"
 
 
@@ -68,7 +65,7 @@ class EvaluateSettings(EvaluationSettings, EncodingChoice):
 
 def evaluate(
     collection: str | Path | Collection | Judgements,
-    systems: Sequence[Given] | Mapping[str, Given] | Given,
+    systems: Any,
     *,
     split: str = _TEST,
     measures: Sequence[str] | str = USUAL_MEASURES,
@@ -78,147 +75,158 @@ def evaluate(
     output: str | Path | None = None,
     settings: EvaluateSettings | Overrides = None,
 ) -> Report:
-    """Compares models, indexes or runs on judged queries, with significance tests.
-
-    Args:
-        collection: Collection with judged queries; to measure runs, also a qrels file or a mapping
-            {query: {document: grade}}.
-        systems: Models, indexes, run files, bm25, A+B (fused), runs {query: {document: score}}, or
-            opened indexes and encoders. A mapping gives them names.
-        split: Split of the collection (default: test, or the only split).
-        measures: Names of measures, as in ir_measures.
-        k: Number of documents per query; at least the deepest cutoff of the measures.
-        examples: Number of queries to show whose first documents differ.
-        also: Further collections, on which the same systems are compared.
-        output: Folder for the report, scores per query and run files.
-        settings: Further settings, as --set takes them.
-
-    """
-    chosen = measures.replace(",", " ").split() if isinstance(measures, str) else measures
+    """The report of systems on the judged queries of collections; as `isthmus.evaluate`."""
+    names = [measures] if isinstance(measures, str) else measures
+    chosen = " ".join(names).replace(",", " ").split()
     settings = EvaluateSettings.given(settings, {"measures": chosen})
     rows = systems_of(systems)
-    parts = list(dict.fromkeys(part for row in rows for part in row.parts))
     if not rows:
         raise SettingsError("no system is named to compare", "name at least one: bm25, say")
     fusions.check(settings.fusion, "fusion")
-    _check_several(parts, also)
+    _check_several([part for row in rows for part in row.parts], also)
     every = [collection, *([also] if isinstance(also, str | Path) else also)]
     problems = settings.account()
-    sources = [_opened(one, split, k, rows, settings, problems) for one in every]
-    names = titles(every)
+    sources = opened([(one, split) for one in every], rows, settings, k, problems)
     if examples and sources[0].collection is None:
         raise SettingsError(
             "examples show documents, which judgements alone do not have",
             "give the collection in place of its qrels, or leave examples out",
         )
-
-    def compared(folder: Path | None) -> Report:
-        reports = {}
-        for title, source in zip(names, sources, strict=True):
-            runs = source.searches.runs(rows, settings.fusion, source.depth)
-            report = compare_runs(runs, source.judged, source.settings, source.notes(parts))
-            found = _examples(report, runs, source, examples)
-            reports[title] = report.model_copy(update={"name": title, "examples": found})
-            if folder is not None:
-                place = folder / "runs" / (run_name(title) if also else "")
-                searched = [run for run, row in zip(runs, rows, strict=True) if _has_searched(row)]
-                for run in searched:
-                    write_run(place / f"{run_name(run.name)}.trec", run)
-        first, *others = reports.values()
-        report = first.model_copy(update={"also": {one.name: one for one in others}})
-        if folder is not None:
-            report.write(folder)
-            finish(folder, report.means)
-        return report
-
     if output is None:
-        report = compared(None)
+        report = measured(sources, rows, settings, examples)
     else:
         identity = {
             "settings": settings.model_dump(mode="json"),
             "k": k,
             "examples": examples,
-            "collections": [(one.fingerprint, one.split) for one in sources],
+            "collections": [(one.searches.fingerprint, one.split) for one in sources],
             "systems": {
                 row.name: [sources[0].searches.origin(part) for part in row.parts] for row in rows
             },
         }
-        with claimed(Path(output), "evaluate", identity):
-            report = compared(Path(output))
+        folder = Path(output)
+        with claimed(folder, "evaluate", identity):
+            report = measured(sources, rows, settings, examples, folder=folder)
+            report.write(folder)
+            finish(folder, report.means)
     if problems.counts:
         notice(problems.summary())
     return report
 
 
-def run_name(system: str) -> str:
-    """The name of a system as that of a file."""
-    return re.sub(r"[^\w.-]+", "-", system).strip(".-") or "run"
-
-
 @dataclass(frozen=True)
-class _Source:
+class Source:
     """A collection or judgements alone, ready to be searched and measured."""
 
+    name: str
     collection: Collection | None
     split: str | None
     judged: Judged
-    fingerprint: str
-    settings: EvaluationSettings
+    measures: tuple[str, ...]
     depth: int
     searches: Searches
 
-    def notes(self, parts: Iterable[Part]) -> list[str]:
-        """Sentences on models that were trained on these queries, which are printed too."""
-        if self.split is None:
-            return []
-        texts = [part for part in parts if isinstance(part, str)]
-        found = [said for one in texts if (said := seen(one, self.fingerprint, self.split))]
-        for note in found:
-            notice(note)
-        return found
 
-
-def _opened(
-    given: str | Path | Collection | Judgements,
-    split: str,
-    k: int,
+def opened(
+    every: Sequence[tuple[Any, str]],
     rows: Sequence[System],
     settings: EvaluateSettings,
+    k: int,
     problems: Problems,
-) -> _Source:
-    collection, chosen, corpus = None, None, None
-    queries: list[Query] = []
+    indexes: Sequence[Path] = (),
+) -> list[Source]:
+    """The collections, each with a split, as systems are measured on them.
+
+    `indexes` are those in which vectors of their documents may be, besides the systems' own.
+    """
+    names = titles([one for one, _ in every])
+    parts = [part for row in rows for part in row.parts]
+    fused = any(len(row.parts) > 1 for row in rows)
+    how = settings.index.model_copy(update={**dict(settings.reading), **settings.chosen()})
+    found = []
+    for name, (given, split) in zip(names, every, strict=True):
+        corpus, collection, chosen, queries, judged = _read(given, split, problems)
+        known = known_measures(settings.measures, judged)
+        cutoffs = (parse_measure(one, answers=True).params.get("cutoff", 0) for one in known)
+        depth = max(k, *cutoffs) + settings.drop_self  # one more where one may be dropped
+        deep = max(depth, settings.candidates if fused else 0)
+        digest = collection.fingerprint() if collection else fingerprint_of(judged.judgements)
+        places = [*index_folders(parts), *indexes]
+        searches = Searches(corpus, digest, queries, deep, how, problems, places)
+        found.append(Source(name, collection, chosen, judged, known, depth, searches))
+    return found
+
+
+def _read(
+    given: Any, split: str, problems: Problems
+) -> tuple[str | None, Collection | None, str | None, list[Query], Judged]:
+    """The name of a collection, itself, its split, and its judged queries; or judgements alone."""
     named = None if split == _TEST else split  # test: or the only split
     if isinstance(given, Mapping):
         judged = Judged({query: documents for query, documents in given.items() if documents})
-    elif isinstance(given, str | Path) and is_file(str(given)):
-        judged = open_judged(given, named, problems)
-    elif isinstance(given, str | Path | Collection):
-        where = "the collection"
-        collection = given if isinstance(given, Collection) else None
-        if collection is None:
-            corpus = where = str(given)
-            collection = open_collection(corpus, problems)
-        chosen = usual_split(collection, named, where)
-        queries, judged = judged_queries(collection, chosen)
-        notice(f"{len(queries):,} judged queries of the split {chosen!r} of {where}")
+        return None, None, None, [], judged
+    if isinstance(given, str | Path) and is_file(str(given)):
+        return None, None, None, [], open_judged(given, named, problems)
+    if isinstance(given, str | Path):
+        spec: str | None = str(given)
+        collection = open_collection(str(given), problems)
+    elif isinstance(given, Collection):
+        spec, collection = None, given
     else:
         raise SettingsError(
             f"collection = {shown(given)} is of type {type(given).__name__}",
             "give a collection, a qrels file, or {query: {document: grade}}",
         )
-    known = known_measures(settings.measures, judged)
-    cutoffs = (parse_measure(name, answers=True).params.get("cutoff", 0) for name in known)
-    depth = max(k, *cutoffs) + settings.drop_self  # one more where one may be dropped
-    fused = any(len(row.parts) > 1 for row in rows)
-    how = settings.index.model_copy(update={**dict(settings.reading), **settings.chosen()})
-    digest = collection.fingerprint() if collection else fingerprint_of(judged.judgements)
-    searches = Searches(
-        corpus, digest, queries, max(depth, settings.candidates if fused else 0), how, problems,
-        index_folders([part for row in rows for part in row.parts]),
-    )  # fmt: skip
-    of_runs = settings.of_runs.model_copy(update={"measures": known})
-    return _Source(collection, chosen, judged, digest, of_runs, depth, searches)
+    where = spec or "the collection"
+    chosen = usual_split(collection, named, where)
+    queries, judged = judged_queries(collection, chosen)
+    notice(f"{len(queries):,} judged queries of the split {chosen!r} of {where}")
+    return spec, collection, chosen, queries, judged
+
+
+def measured(
+    sources: Sequence[Source],
+    rows: Sequence[System],
+    settings: EvaluateSettings,
+    examples: int = 0,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    folder: Path | None = None,
+) -> Report:
+    """The report of systems on collections, of which `pairs` are tested; None: all of them.
+
+    In a folder, the run files of systems that were searched are written.
+    """
+    reports = []
+    for source in sources:
+        runs = source.searches.runs(rows, settings.fusion, source.depth)
+        of_runs = settings.of_runs.model_copy(update={"measures": source.measures})
+        report = compare_runs(runs, source.judged, of_runs, _notes(source, rows), pairs)
+        found = _examples(report, runs, source, examples)
+        reports.append(report.model_copy(update={"name": source.name, "examples": found}))
+        if folder is not None:
+            place = folder / "runs" / (run_name(source.name) if len(sources) > 1 else "")
+            for run, row in zip(runs, rows, strict=True):
+                if len(row.parts) > 1 or not is_run(row.parts[0]):
+                    write_run(place / f"{run_name(run.name)}.trec", run)
+    first, *others = reports
+    return first.model_copy(update={"also": {one.name: one for one in others}})
+
+
+def _notes(source: Source, rows: Sequence[System]) -> list[str]:
+    """Sentences on models that were trained on these queries, which are printed too."""
+    if source.split is None:
+        return []
+    texts = dict.fromkeys(part for row in rows for part in row.parts if isinstance(part, str))
+    fingerprint = source.searches.fingerprint
+    found = [said for one in texts if (said := seen(one, fingerprint, source.split))]
+    for note in found:
+        notice(note)
+    return found
+
+
+def run_name(system: str) -> str:
+    """The name of a system as that of a file."""
+    return re.sub(r"[^\w.-]+", "-", system).strip(".-") or "run"
 
 
 def _check_several(parts: Iterable[Part], also: Sequence[str | Path]) -> None:
@@ -229,10 +237,6 @@ def _check_several(parts: Iterable[Part], also: Sequence[str | Path]) -> None:
                 f"{name!r} has the documents of one collection, and several are compared",
                 "name models or bm25, or evaluate one collection after the other",
             )
-
-
-def _has_searched(row: System) -> bool:
-    return len(row.parts) > 1 or not is_run(row.parts[0])
 
 
 def titles(given: Sequence[object]) -> list[str]:
@@ -249,7 +253,7 @@ def titles(given: Sequence[object]) -> list[str]:
 
 
 def _examples(
-    report: Report, runs: Sequence[Run], source: _Source, count: int
+    report: Report, runs: Sequence[Run], source: Source, count: int
 ) -> tuple[Example, ...]:
     """The queries whose first documents differ most, with texts and snippets."""
     if not count or source.collection is None:

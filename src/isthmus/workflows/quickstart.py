@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,7 @@ def quickstart(
     *,
     settings: QuickstartSettings | Overrides = None,
 ) -> Adaptation:
-    """Adapts an encoder to the documentation strings of this machine's Python packages.
-
-    It is trained without labels first, then with some, and compared with the original on queries
-    of other packages. The same call again resumes.
-
-    Args:
-        output: Folder for the documents (collection) and the adaptation (adapted).
-        settings: Further settings, as --set takes them.
-
-    """
+    """The adaptation of an encoder to documentation strings; as `isthmus.quickstart`."""
     return run(QuickstartSettings.given(settings, {"output": str(output)}, "quickstart"))
 
 
@@ -73,5 +65,5 @@ def run(settings: QuickstartSettings) -> Adaptation:
             found = Docstrings(settings.packages, settings.splits, settings.limit_per_package)
             write_beir(found, Path(corpus))
         adapted = run_adapt(adaptation)
-        finish(output, {"seconds": time.monotonic() - began, "query": settings.query})
-    return adapted
+        finish(output, {"seconds": time.monotonic() - began})
+    return replace(adapted, query=settings.query)

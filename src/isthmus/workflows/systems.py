@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,22 +27,22 @@ from isthmus.config.cache import cache_folder, digest, one_at_a_time
 from isthmus.config.models import PACKAGE, full_name, model_folder
 from isthmus.config.output import writing
 from isthmus.errors import InputError, MismatchError, SettingsError, shown
-from isthmus.indexes.manifest import HYBRID, MANIFEST, Bm25Settings, stated_manifest
+from isthmus.indexes.languages import AUTO
+from isthmus.indexes.manifest import HYBRID, MANIFEST, Bm25Settings, Manifest, stated_manifest
 from isthmus.progress import notice
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.fusion import fuse, fusions
 from isthmus.retrieval.hybrid import Retriever
-from isthmus.retrieval.hybrid_folder import is_hybrid, open_hybrid, open_together, read_hybrid
+from isthmus.retrieval.hybrid_folder import (
+    index_folder,
+    is_hybrid,
+    open_hybrid,
+    open_together,
+    read_hybrid,
+)
 from isthmus.retrieval.many_queries import answers
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import BM25, IndexSettings, index
-
-if TYPE_CHECKING:
-    from isthmus.encoders import DenseEncoder, SparseEncoder
-
-    Encoder: TypeAlias = DenseEncoder | SparseEncoder
-    Given: TypeAlias = str | Path | Run | Mapping[str, Mapping[str, float]] | Retriever | Encoder
-    """What names a system: a text, a run in memory, or an index or encoder that is open."""
 
 _USUAL = IndexSettings()
 _MODEL_FILES = (".safetensors", ".bin", ".json", ".txt", ".model")
@@ -67,8 +67,12 @@ class System:
     parts: tuple[Part, ...]
 
 
-def systems(given: Sequence[Given] | Mapping[str, Given | Sequence[Given]] | Given) -> list[System]:
-    """The systems that are meant, each once, in their order; a mapping gives them names."""
+def systems(given: Any) -> list[System]:
+    """The systems that are meant, each once, in their order.
+
+    They are a sequence, one alone, or a mapping that gives them names. Each is a text, a run, an
+    opened index or encoder, or a sequence of several that are fused.
+    """
     if isinstance(given, Mapping):
         return [System(str(name), _parts(one)) for name, one in given.items()]
     several = given if isinstance(given, list | tuple) else [given]
@@ -144,8 +148,8 @@ def index_at(part: Part) -> Path | None:
     """The index that a part names: its folder, or that inside the output of `adapt`."""
     if isinstance(part, Opened):
         return None
-    places = (Path(part), Path(part) / "index")
-    return next((at for at in places if is_hybrid(at) or (at / MANIFEST).is_file()), None)
+    place = index_folder(part)
+    return place if is_hybrid(place) or (place / MANIFEST).is_file() else None
 
 
 def is_run(part: Part) -> bool:
@@ -276,7 +280,7 @@ class Searches:
             return self._searched(
                 open_hybrid(folder) if is_hybrid(folder) else open_together([folder])[0]
             )
-        if (retriever := self._vectors_of(part)) is not None:
+        if (retriever := self._at_hand(part)) is not None:
             return self._searched(retriever)
         return self._indexed(part, thing)
 
@@ -300,34 +304,43 @@ class Searches:
             kept: Mapping[str, Ranking] | None = _read(file)
             if kept is None:
                 notice(f"{name}: indexing and searching; both are kept in {cache_folder()}")
-                model: Any = encoder or (None if part == BM25 else part)
+                model: Any = encoder or part
                 folder = cache_folder() / "indexes" / key
                 index(self.corpus, folder, model, overwrite=True, settings=chosen)
-                _write(file, kept := self._searched(_open(folder, model)))
+                _write(file, kept := self._searched(_open(folder, None if part == BM25 else model)))
             else:
                 notice(f"{name}: its rankings are in the cache")
         return {query.id: kept.get(query.id, Ranking(query.id)) for query in self.queries}
 
-    def _vectors_of(self, part: Part) -> Retriever | None:
-        """A searcher over an index that holds this model's vectors of these documents, if any."""
-        if part == BM25 or self.settings.chosen() or self.settings.encoding.model_fields_set:
-            return None
-        if isinstance(part, Opened):
-            names = {full_name(part.thing.name)}
-        else:
-            names = {full_name(part), full_name(model_folder(part, "the system"))}
+    def _at_hand(self, part: Part) -> Retriever | None:
+        """A searcher over an index in which this part has these documents already, if any."""
+        name, model = (part, part) if isinstance(part, str) else (part.name, part.thing)
         for folder in self.indexes:
-            found = stated_manifest(folder)
-            if found.encoder is None or found.encoder.name not in names:
-                continue
-            if found.corpus.fingerprint == self.fingerprint:
+            if self._fits(stated_manifest(folder), model):
                 try:
-                    opened = _open(folder, part.thing if isinstance(part, Opened) else part)
+                    opened = _open(folder, None if part == BM25 else model)
                 except MismatchError:  # other weights than those that filled it
                     continue
-                notice(f"{_short(part)}: {folder} has its vectors already")
+                notice(f"{_short(name)}: it is in {folder} already")
                 return opened
         return None
+
+    def _fits(self, found: Manifest, model: Any) -> bool:
+        """Whether an index is the one that would be built of a model, as far as names tell."""
+        wanted = self.settings
+        cut = wanted.passages is None or bool(wanted.passages) == (found.passages is not None)
+        if found.corpus.fingerprint != self.fingerprint or not cut:
+            return False
+        if model == BM25 and found.bm25 is not None:
+            language = wanted.bm25.language
+            same = language in (AUTO, found.bm25.language)
+            return same and wanted.bm25.resolved(found.bm25.language) == found.bm25
+        if found.encoder is None or wanted.chosen() or wanted.encoding.model_fields_set:
+            return False
+        if isinstance(model, str):
+            names = {full_name(model), full_name(model_folder(model, "the system"))}
+            return found.encoder.name in names
+        return bool(found.encoder.fingerprint == model.fingerprint)
 
     def _searched(self, retriever: Retriever) -> Mapping[str, Ranking]:
         return run_of("", retriever, self.queries, self.depth, Problems("skip")).rankings
@@ -348,8 +361,6 @@ def _open(folder: Path, model: Any) -> Retriever:
         return open_searcher(folder, model)
     origin = stated_manifest(folder).encoder
     assert origin is not None, "an encoder filled it"
-    if origin.fingerprint != model.fingerprint:
-        raise MismatchError(f"another encoder filled {folder}", "index the documents again")
     return open_searcher(folder, encoders={f"{origin.fingerprint} {origin.backend}": model})
 
 
