@@ -19,12 +19,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from functools import cache
 from io import FileIO
 from typing import Any, NoReturn
 
 import torch
-import typer.main
 
 _PRELOADED = (
     "isthmus.cli", "isthmus.pretraining.pretrain", "isthmus.finetuning.finetune",
@@ -77,13 +75,11 @@ def _let_go_of_files() -> None:
 
 
 def warm_up() -> None:
-    """Computes what every process computes once: patterns, recipes, versions, parts, options."""
+    """Computes what every process computes once: patterns, recipes, versions, parts."""
     importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
     importlib.import_module("isthmus.config.recipes").shipped_recipes()
     importlib.import_module("isthmus.config.output").environment()
     importlib.import_module("isthmus.registry").announced()
-    typer.main.get_command = cache(typer.main.get_command)
-    typer.main.get_command(importlib.import_module("isthmus.cli.old").app)
 
 
 def _become(command: dict[str, Any], rank: int, group: int) -> None:
