@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +83,28 @@ def test_killed_it_ends_with_the_same_table(
     # What no run needs any more is not kept.
     assert not list((folder / "models").iterdir())
     assert not list((folder / "work").iterdir())
+
+
+@pytest.mark.nightly
+def test_a_worker_that_is_killed_costs_nothing(
+    whole: Path, protocol: Path, judged: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "benchmark"
+    typed = words(protocol, judged, folder)[:-1]
+    starter = subprocess.Popen([sys.executable, "-m", "isthmus", *typed, "2"])
+    children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children")
+    while not list(folder.glob("work/*")):  # a worker has begun
+        assert starter.poll() is None
+        time.sleep(0.2)
+    workers = [
+        int(child) for child in children.read_text().split()
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]  # fmt: skip
+    assert len(workers) == 2
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+    assert starter.wait() == 0
+    assert table(folder) == table(whole)
 
 
 def test_runs_brought_back_count_and_seeds_added_later_run_alone(
