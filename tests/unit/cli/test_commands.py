@@ -108,6 +108,23 @@ def test_help_imports_nothing_heavy() -> None:
     assert ended.stdout.count("Usage") == len(every)
 
 
+def test_settings_are_shown_without_the_libraries_of_models() -> None:
+    """Of the commands that train, which takes them seconds."""
+    every = [["pretrain"], ["finetune"], ["finetune", "-r", "three-stage"]]
+    program = (
+        "import runpy, sys\n"
+        f"for arguments in {every!r}:\n"
+        "    sys.argv = ['isthmus', *arguments, '--show-settings', '--json']\n"
+        "    try:\n        runpy.run_module('isthmus', run_name='__main__')\n"
+        "    except SystemExit as end:\n        assert not end.code, (arguments, end.code)\n"
+        f"    heavy = [name for name in {HEAVY[:4]!r} if name in sys.modules]\n"
+        "    assert not heavy, (arguments, heavy)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert len(ended.stdout.splitlines()) == len(every)
+
+
 def test_the_version_is_printed() -> None:
     shown = CliRunner().invoke(app, ["--version"])
     assert (shown.exit_code, shown.stdout) == (0, f"isthmus {isthmus.__version__}\n")
