@@ -64,7 +64,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors  # noqa: 
 import isthmus  # noqa: E402
 from isthmus.collections import Problems, open_corpus  # noqa: E402
 from isthmus.config import shipped_recipes  # noqa: E402
-from isthmus.encoders import load_cross_encoder  # noqa: E402
+from isthmus.encoders import load_reranker  # noqa: E402
 from isthmus.records import Document, Query, Ranking, Run  # noqa: E402
 from isthmus.retrieval.hybrid import HybridSearcher  # noqa: E402
 from isthmus.retrieval.reranker import RerankingSearcher  # noqa: E402
@@ -256,7 +256,7 @@ def search(values: Values, place: Path) -> None:
             dense = answers(values, f"{name}/minilm", here / "minilm", queries)
             words = answers(values, f"{name}/words", here / "words", queries)
             fused(values, name, words, dense, queries)
-            scorer = load_cross_encoder(cross)
+            scorer = load_reranker(cross)
             reranked = RerankingSearcher(words, scorer, candidates=20)
             rankings(values, f"{name}/reranked", reranked.search(queries[:20], 50))
         for kind, (model, how) in encoders.items():

@@ -1,7 +1,6 @@
-"""isthmus turns a pile of documents into a retriever that knows them.
+"""isthmus turns a pile of documents into a search engine that knows them.
 
-Every verb of the command line is a function here, with the names of its options as arguments, and
-so are the types that they return. Names are imported at first use: importing the package is free.
+Names are imported at first use: importing the package is free.
 """
 
 from importlib import import_module
@@ -19,58 +18,48 @@ if TYPE_CHECKING:
     from isthmus.api import index as index
     from isthmus.api import open_index as open_index
     from isthmus.api import pretrain as pretrain
-    from isthmus.api import quickstart as quickstart
-    from isthmus.api import recipes as recipes
     from isthmus.api import serve as serve
-    from isthmus.benchmarks.report.report import BenchmarkReport as BenchmarkReport
-    from isthmus.collections.spec import open_collection as open_collection
+    from isthmus.collections import Collection as Collection
+    from isthmus.collections import open_collection as open_collection
+    from isthmus.encoders.cross import Reranker as Reranker
     from isthmus.encoders.encoder import Encoder as Encoder
-    from isthmus.encoders.loader import load_cross_encoder as load_cross_encoder
     from isthmus.encoders.loader import load_encoder as load_encoder
+    from isthmus.encoders.loader import load_reranker as load_reranker
     from isthmus.errors import IsthmusError as IsthmusError
-    from isthmus.evaluation.report import Report as Report
+    from isthmus.evaluation import Report as Report
     from isthmus.records import Document as Document
-    from isthmus.retrieval.hits import Hit as Hit
     from isthmus.retrieval.hits import Hits as Hits
     from isthmus.workflows.adapt import Adaptation as Adaptation
 
-_HOMES = {
-    "isthmus.api": [
-        "Index",
-        "quickstart",
-        "evaluate",
-        "adapt",
-        "doctor",
-        "finetune",
-        "index",
-        "open_index",
-        "pretrain",
-        "recipes",
-        "serve",
-    ],
-    "isthmus.benchmarks.report.report": ["BenchmarkReport"],
-    "isthmus.collections.spec": ["open_collection"],
-    "isthmus.encoders.encoder": ["Encoder"],
-    "isthmus.encoders.loader": ["load_cross_encoder", "load_encoder"],
-    "isthmus.errors": ["IsthmusError"],
-    "isthmus.evaluation.report": ["Report"],
-    "isthmus.records": ["Document"],
-    "isthmus.retrieval.hits": ["Hit", "Hits"],
-    "isthmus.workflows.adapt": ["Adaptation"],
+_API = (
+    "Index", "adapt", "doctor", "evaluate", "finetune", "index", "open_index", "pretrain", "serve",
+)  # fmt: skip
+_HOMES = {name: f"isthmus.api:{name}" for name in _API} | {
+    "Adaptation": "isthmus.workflows.adapt:Adaptation",
+    "Collection": "isthmus.collections:Collection",
+    "Document": "isthmus.records:Document",
+    "Encoder": "isthmus.encoders.encoder:Encoder",
+    "Hits": "isthmus.retrieval.hits:Hits",
+    "IsthmusError": "isthmus.errors:IsthmusError",
+    "Report": "isthmus.evaluation:Report",
+    "Reranker": "isthmus.encoders.cross:Reranker",
+    "load_encoder": "isthmus.encoders.loader:load_encoder",
+    "load_reranker": "isthmus.encoders.loader:load_reranker",
+    "open_collection": "isthmus.collections:open_collection",
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = ["__version__", "research", *_HOME]
+__all__ = ["__version__", "research", *_HOMES]
 
 
 if not TYPE_CHECKING:  # for which every name would exist
 
     def __getattr__(name: str) -> Any:
         """A public name, imported when it is first used."""
-        if name == "research":
-            return import_module("isthmus.research")
-        if name not in _HOME:
+        if name in ("research", "progress"):
+            return import_module(f"isthmus.{name}")
+        if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_HOME[name]), name)
+        module, _, attribute = _HOMES[name].partition(":")
+        return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

@@ -91,7 +91,15 @@ def index(
 
 
 def open_index(folder: StrPath) -> Index:
-    """The index in a folder, or in the output of `adapt`."""
+    """The index in a folder, or in the output of `adapt`.
+
+    Args:
+        folder: Folder of an index, or output of adapt.
+
+    Returns:
+        The index, ready to search.
+
+    """
     opened = Index(folder)
     opened.names  # noqa: B018 (a folder without an index is refused here)
     return opened

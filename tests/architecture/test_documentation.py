@@ -16,7 +16,8 @@ import click
 import pytest
 
 import isthmus
-from isthmus import api, cli
+from isthmus import api
+from isthmus.cli import app
 from isthmus.cli.build import call, described
 from isthmus.cli.show_settings import shown_settings
 from isthmus.config import resolve
@@ -26,7 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
 )
-NEW: Any = cli.app
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^]]*\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -49,7 +49,7 @@ def shown() -> set[tuple[str, ...]]:
                 names = [Path(word).name for word in words]
                 if "isthmus" in names:
                     found.add(tuple(words[names.index("isthmus") + 1 :]))
-    for function in NEW.functions.values():
+    for function in [*app.functions.values(), *app.commands["research"].functions.values()]:
         for line in described(function).examples:
             words = shlex.split(line.partition(" > ")[0])
             found.add(tuple(words[1:]))
@@ -59,13 +59,13 @@ def shown() -> set[tuple[str, ...]]:
 def resolves(words: tuple[str, ...]) -> None:
     """Parses what was typed, and resolves its settings, as `--show-settings` does."""
     name, *rest = words
-    command = NEW.get_command(None, name)
+    command = app.get_command(None, name)
     if isinstance(command, click.Group):
         name, *rest = rest
         command = command.get_command(None, name)
     typed = command.make_context(name, rest).params
     if "settings" in typed:
-        function = NEW.functions.get(name) or getattr(api, name)
+        function = app.functions.get(name) or getattr(api, name)
         shown_settings(name, lambda: call(function, typed), "")
 
 

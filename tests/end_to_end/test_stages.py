@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from isthmus.collections import open_collection
-from isthmus.encoders import load_cross_encoder, load_encoder
+from isthmus.encoders import load_encoder, load_reranker
 from isthmus.records import Document
 
 _STAGES = ["bm25", "mined", "reranker", "distilled"]
@@ -213,7 +213,7 @@ def test_what_was_trained_is_the_same_in_sentence_transformers(
     monkeypatch.setattr("isthmus.encoders.encoder.native_bf16", lambda: False)  # nor is it there
     reranker = folders(whole)["reranker"]
     queries = [query.text for query, _ in zip(source.queries(), documents, strict=False)]
-    scores = load_cross_encoder(str(reranker)).score(list(zip(queries, documents, strict=True)))
+    scores = load_reranker(str(reranker)).score(list(zip(queries, documents, strict=True)))
     judge = CrossEncoder(str(reranker / "final"), device="cpu", activation_fn=torch.nn.Identity())
     np.testing.assert_allclose(
         scores, judge.predict(list(zip(queries, texts, strict=True))), atol=1e-5

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
-from isthmus.encoders.loader import load_cross_encoder
+from isthmus.encoders.loader import load_reranker
 from isthmus.nn.classifier import load_classifier
 from isthmus.records import Document
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -86,7 +86,7 @@ def saved(kind: str, folder: Path) -> str:
 
 def opened(folder: str, **settings: int) -> CrossEncoder:
     """In float32, whatever the chip is fast in."""
-    chosen = CrossSettings(**settings) if settings else load_cross_encoder(folder).settings
+    chosen = CrossSettings(**settings) if settings else load_reranker(folder).settings
     return CrossEncoder(load_classifier(folder), Tokenizer.load(folder), chosen)
 
 

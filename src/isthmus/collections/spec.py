@@ -32,7 +32,16 @@ def open_corpus(spec: str, problems: Problems | None = None) -> Corpus:
 
 
 def open_collection(spec: str, problems: Problems | None = None) -> Collection:
-    """Like `open_corpus`, for what has queries and judgements too."""
+    """The documents, queries and judgements that a path or name stands for; nothing is read yet.
+
+    Args:
+        spec: A BEIR or MS MARCO folder, irds:ID, hf:ORG/NAME, or another form of COLLECTION.
+        problems: What to do with bad input, and a count of it; refused if None.
+
+    Returns:
+        A collection with `documents()`, `queries()`, `splits()` and `judgements(split)`.
+
+    """
     corpus = open_corpus(spec, problems)
     if isinstance(corpus, Collection) and corpus.splits():
         return corpus

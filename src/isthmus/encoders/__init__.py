@@ -3,11 +3,11 @@
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loader import (
-    load_cross_encoder,
     load_encoder,
     load_indexed_encoder,
     load_int8_encoder,
     load_query_encoder,
+    load_reranker,
 )
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 
@@ -18,9 +18,9 @@ __all__ = [
     "DenseSettings",
     "SparseEncoder",
     "SparseSettings",
-    "load_cross_encoder",
     "load_encoder",
     "load_indexed_encoder",
     "load_int8_encoder",
     "load_query_encoder",
+    "load_reranker",
 ]

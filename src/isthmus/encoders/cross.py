@@ -174,3 +174,7 @@ class CrossEncoder(TextModel):
 
     def _describe_elsewhere(self, folder: Path) -> None:
         """Nothing: sentence-transformers reads config.json and the tokenizer's."""
+
+
+Reranker = CrossEncoder
+"""What scores pairs of a query and a text, by its public name."""

@@ -136,14 +136,23 @@ def _load(name: str, given: Given) -> DenseEncoder | SparseEncoder:
     return encoder
 
 
-def load_cross_encoder(
+def load_reranker(
     name: str, settings: CrossSettings | None = None, where: str = "--model", exact: bool = False
 ) -> CrossEncoder:
-    """The re-ranker of a run, folder or hub name, ready for fast inference; `exact`: in float32.
+    """The re-ranker of a run, folder or hub name, ready for fast inference.
 
     Any sequence classifier with one label is one, and so a CrossEncoder of sentence-transformers
-    that has no other module; scores are its logits, whatever it puts on top. Settings given here
-    replace those beside it. `where` is what errors about the name point to.
+    that has no other module; scores are its logits, whatever it puts on top.
+
+    Args:
+        name: Output of a training, model folder or hub name.
+        settings: Settings that replace those in the model's files.
+        where: Option or argument that errors about the name point to.
+        exact: Whether to compute in float32, whatever would be fastest here.
+
+    Returns:
+        A re-ranker with `score`, which takes pairs of a query and a text.
+
     """
     with named_at(where, "the folder of a re-ranker that is here: isthmus finetune trains one"):
         encoder = _cross_encoder(name, model_folder(name, where), settings)

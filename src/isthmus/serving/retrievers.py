@@ -159,9 +159,9 @@ class Opening:
         check_texts(retriever)
         if self._scorer is None:
             with waiting(f"loading the re-ranker {chosen.model}"):
-                from isthmus.encoders import load_cross_encoder
+                from isthmus.encoders import load_reranker
 
-                self._scorer = load_cross_encoder(chosen.model, where="--rerank")
+                self._scorer = load_reranker(chosen.model, where="--rerank")
         served = TimedReranker(retriever, self._scorer, chosen.candidates)
         return ServedRetriever(name, "reranked", model_name(chosen.model), served)
 

@@ -14,7 +14,7 @@ from transformers import BertForSequenceClassification
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.loader import load_cross_encoder, load_encoder
+from isthmus.encoders.loader import load_encoder, load_reranker
 from isthmus.errors import InputError, SettingsError
 from isthmus.nn.classifier import load_classifier
 from isthmus.nn.sizes import new_backbone
@@ -101,13 +101,13 @@ def test_saving_restoring_and_the_fingerprint(tmp_path: Path) -> None:
     assert stored["kind"] == "cross"
     other.restore(tmp_path / "kept")
     np.testing.assert_array_equal(other.score(PAIRS), encoder.score(PAIRS))
-    loaded = load_cross_encoder(str(tmp_path / "kept"))
+    loaded = load_reranker(str(tmp_path / "kept"))
     assert loaded.fingerprint == encoder.fingerprint, "of the weights as stored"
     assert loaded.settings == encoder.settings
     assert loaded.name == str(tmp_path / "kept")
     assert np.abs(loaded.score(PAIRS) - encoder.score(PAIRS)).max() < 0.05
     shorter = CrossSettings(query_max_length=4, document_max_length=4)
-    assert load_cross_encoder(str(tmp_path / "kept"), shorter).settings == shorter
+    assert load_reranker(str(tmp_path / "kept"), shorter).settings == shorter
 
 
 def test_low_precision_makes_no_ties(tmp_path: Path) -> None:
@@ -145,14 +145,14 @@ def test_a_fresh_classifier_is_drawn_by_its_seed(tmp_path: Path) -> None:
     found = one.encoder.state_dict()
     assert all(torch.equal(found[key], value) for key, value in kept.items())
     with pytest.raises(InputError) as caught:
-        load_cross_encoder(name)
+        load_reranker(name)
     assert "it has no classifier" in caught.value.what
     assert "encoder=cross" in caught.value.fix
 
 
 def test_another_label_count_is_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path, labels=3)
-    for load in (load_cross_encoder, lambda name: load_classifier(name, "add")):
+    for load in (load_reranker, lambda name: load_classifier(name, "add")):
         with pytest.raises(InputError) as caught:
             load(folder)
         assert "this model 3" in caught.value.what

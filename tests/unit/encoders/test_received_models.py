@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import isthmus
 from isthmus.cli import main
-from isthmus.encoders import load_cross_encoder, load_encoder
+from isthmus.encoders import load_encoder, load_reranker
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.errors import InputError, IsthmusError
 from isthmus.nn.backbone import Backbone
@@ -94,7 +94,7 @@ def test_own_code_is_not_run_however_it_is_reached(model: Path, corpus: str) -> 
     attempts: list[Callable[[], Any]] = [
         lambda: Backbone.load(str(model)),
         lambda: load_encoder(str(model)),
-        lambda: load_cross_encoder(str(model)),
+        lambda: load_reranker(str(model)),
         lambda: index(corpus, place / "other", str(model)),
         lambda: search(made, "the fox"),
         lambda: search(

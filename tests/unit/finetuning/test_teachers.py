@@ -16,7 +16,7 @@ from transformers import BertForSequenceClassification, BertModel
 
 from isthmus.encoders.cross import CrossEncoder
 from isthmus.encoders.dense import DenseSettings
-from isthmus.encoders.loader import load_cross_encoder
+from isthmus.encoders.loader import load_reranker
 from isthmus.errors import InputError, MismatchError
 from isthmus.finetuning.mining.candidates import Candidates, TrainingCorpus
 from isthmus.finetuning.negatives.bm25 import Bm25
@@ -120,7 +120,7 @@ def test_a_cross_encoder_reads_the_texts_that_rows_stand_for(
     corpus = training_corpus(Path(corpus.spec), STUDENT, titles)
     found = teacher(corpus, name="cross_encoder", model=str(models / "one")).scores(LABELLED, ROWS)
     assert found.dtype == np.float32
-    model = load_cross_encoder(str(models / "one"))
+    model = load_reranker(str(models / "one"))
     documents = list(corpus.collection.documents())
     if not titles:
         documents = [type(document)(document.id, document.text) for document in documents]

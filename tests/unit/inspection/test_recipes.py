@@ -8,22 +8,22 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-import isthmus
+from isthmus.api import recipes
 from isthmus.cli import app
 from isthmus.config import Recipe, find_recipe, shipped_recipes
 from isthmus.errors import InputError, SettingsError
 
 
 def test_the_lists() -> None:
-    names = [one.name for one in isthmus.recipes().entries]
+    names = [one.name for one in recipes().entries]
     assert {"cdmae", "dense", "adapt", "pretraining-small"} <= set(names)
-    line = next(line for line in str(isthmus.recipes()).splitlines() if line.startswith("  cdmae "))
+    line = next(line for line in str(recipes()).splitlines() if line.startswith("  cdmae "))
     assert "CDMAE, arXiv 2023" in line, "one line in a pipe"
-    assert {"view", "loss"} <= {one.type for one in isthmus.recipes(parts=True).entries}
+    assert {"view", "loss"} <= {one.type for one in recipes(parts=True).entries}
 
 
 def test_a_part_with_its_settings() -> None:
-    text = str(isthmus.recipes("neighbours"))
+    text = str(recipes("neighbours"))
     assert "near, overlap, random, mixture" in text
     assert "most tokens of a span, special ones included" in text
 
@@ -43,16 +43,16 @@ def test_a_printed_recipe_is_a_recipe(name: str, tmp_path: Path) -> None:
 
 def test_a_users_own_recipe_with_those_it_builds_on(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("verb: finetune\nbase: three-stage\nsettings: {seed: 1}\n")
-    text = str(isthmus.recipes(str(tmp_path / "mine.yaml")))
+    text = str(recipes(str(tmp_path / "mine.yaml")))
     assert text.index("seed: 1") < text.index("# three-stage, on") < text.index("# dense, on")
     with pytest.raises(InputError, match="there is no recipe file"):
-        isthmus.recipes(str(tmp_path / "yours.yaml"))
+        recipes(str(tmp_path / "yours.yaml"))
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(SettingsError) as caught:
-        isthmus.recipes("cdma")
+        recipes("cdma")
     assert caught.value.expected.startswith("cdmae")
     with pytest.raises(SettingsError) as caught:
-        isthmus.recipes("neighbors", parts=True)
+        recipes("neighbors", parts=True)
     assert caught.value.expected.startswith("neighbours")

@@ -35,7 +35,7 @@ class LengthScorer:
 def scorer(monkeypatch: pytest.MonkeyPatch) -> LengthScorer:
     """What every name of a re-ranker loads in these tests."""
     found = LengthScorer()
-    monkeypatch.setattr("isthmus.encoders.load_cross_encoder", lambda *_, **__: found)
+    monkeypatch.setattr("isthmus.encoders.load_reranker", lambda *_, **__: found)
     return found
 
 
@@ -109,7 +109,7 @@ def test_an_index_without_texts(
     def load(name: str) -> None:
         raise AssertionError("no weights need to be read to know this")
 
-    monkeypatch.setattr("isthmus.encoders.load_cross_encoder", load)
+    monkeypatch.setattr("isthmus.encoders.load_reranker", load)
     settings = SearchSettings(rerank=RerankSettings(model="reranker"))
     with pytest.raises(MismatchError) as caught:
         search(bare, "snow", settings=settings)

@@ -13,7 +13,7 @@ from isthmus.config import Settings
 from isthmus.config.cache import cache_folder
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.encoders import cross
-from isthmus.encoders.loader import load_cross_encoder
+from isthmus.encoders.loader import load_reranker
 from isthmus.finetuning.mining.candidates import NOTHING, Rows, Scores, TrainingCorpus
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.score_table import Digests, ScoreStore, digests
@@ -43,7 +43,7 @@ class CrossEncoder(TeacherSource):
     def open(self, corpus: TrainingCorpus) -> Teacher:
         """The model over the documents in its own tokens, with its earlier scores."""
         with named_at("teacher.model", INSTEAD):
-            model = load_cross_encoder(self.settings.model, where="teacher.model")
+            model = load_reranker(self.settings.model, where="teacher.model")
         if model.settings.titles != corpus.titles:
             notice(
                 f"the teacher {model.name} is used to titles={model.settings.titles}; it reads "

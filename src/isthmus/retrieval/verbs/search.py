@@ -169,9 +169,9 @@ def open_retriever(index: str | Path, settings: SearchSettings) -> Retriever:
         return found
     check_texts(found)
     with waiting(f"loading the re-ranker {settings.rerank.model}"):
-        from isthmus.encoders import load_cross_encoder  # brings torch, which BM25 does without
+        from isthmus.encoders import load_reranker  # brings torch, which BM25 does without
 
-        scorer = load_cross_encoder(settings.rerank.model, where="--rerank")
+        scorer = load_reranker(settings.rerank.model, where="--rerank")
     return RerankingSearcher(found, scorer, settings.rerank.candidates)
 
 
