@@ -102,7 +102,7 @@ def test_killed_and_run_again(
 
 
 def check_probed(commands: Any, run: Path, start: Path, collection: Path, output: Path) -> None:
-    """Without training, `isthmus probe` finds what the probes of the training found."""
+    """Without training, `isthmus research probe` finds what the probes of the training found."""
     told = commands.succeed(
         "research", "probe", start, run, "--documents", collection, "-o", output, "--json",
         "--set", "max_length=32",

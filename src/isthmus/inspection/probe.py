@@ -129,7 +129,7 @@ def probe(
     chosen = CheckpointSettings.given(settings)
     named = list(dict.fromkeys([models] if isinstance(models, str) else models))
     if not named:
-        raise SettingsError("isthmus probe: no model is named", "name one model or more")
+        raise SettingsError("isthmus research probe: no model is named", "name one or more")
     folders = {name: model_folder(name, "MODEL") for name in named}
     applying(chosen, _parts_alone(), "measure")  # refuses unknown probes before anything loads
     texts = open_corpus(documents, chosen.account())

@@ -130,7 +130,7 @@ def test_absent_or_of_other_vectors(
 ) -> None:
     with pytest.raises(InputError, match="has no hnsw graph") as caught:
         DenseIndex.open(folder, hnsw=True)
-    assert f"isthmus merge {folder} --set hnsw=true" in caught.value.fix
+    assert f"isthmus sync {folder} DOCUMENTS --compact --set hnsw=true" in caught.value.fix
     build(folder, HnswSettings(), vectors[:20])
     file = folder / "hnsw" / "about.json"
     file.write_text(json.dumps(sealed(json.loads(file.read_text()) | {"made_of": "others"})))
