@@ -602,7 +602,7 @@ def evaluate(
         collection: Collection with judged queries; for run files also a qrels file, in Python also
             a mapping {query: {document: grade}}.
         systems: System to measure: a model, index, run file, bm25 or A+B; in Python also a run
-            {query: {document: score}}, an Index or an Encoder. Repeatable; a mapping names them.
+            {query: {document: score}}, an Index, an Encoder, or a mapping of names to these.
         split: Split of the collection, or the only one that there is.
         measures: Measure, as ir_measures writes it. Repeatable.
         k: Number of documents per query, at least the deepest cutoff of the measures.

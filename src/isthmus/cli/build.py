@@ -125,6 +125,7 @@ def command(
 
 def _parameter(parameter: inspect.Parameter, about: str) -> click.Parameter:
     """The argument or option that a parameter of a function is."""
+    about = re.sub(r"[;,] in Python [^.]*", "", about)  # which is for other readers
     name, declared = parameter.name, str(parameter.annotation)
     # What may be None in Python, but has to be said, may be left out here.
     required = parameter.default is parameter.empty and not declared.endswith("| None")
