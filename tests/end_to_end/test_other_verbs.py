@@ -77,7 +77,7 @@ def test_quickstart_compares_what_each_step_brings(
     steps = ["original", "adapted", "adapted + labels"]
     assert found["report"]["systems"] == ["BM25", *steps, *(f"{step} + BM25" for step in steps)]
     assert "next: isthmus " in ended.stdout
-    assert "score" in commands.succeed("search", output / "adapted" / "index", "a header").stdout
+    assert "email" in commands.succeed("search", output / "adapted" / "index", "a header").stdout
 
 
 def test_explain_and_inspect_after_a_search(

@@ -200,25 +200,11 @@ def test_finetune_index_search_and_tune(
         "finetune", "--recipe", "dense-mean", "--model", pretrained[0], collection,
         "--output", folder / "retriever", *chosen,
     )  # fmt: skip
-    installed.succeed(
-        "index",
-        collection,
-        "--model",
-        folder / "retriever",
-        "--output",
-        folder / "dense",
-    )
-    installed.succeed("index", collection, "--output", folder / "bm25")
-    asked = ("--queries", collection / "queries.jsonl")
-    fused = ("--set", "fusion=squared")
-    run = folder / "fused.trec"
-    installed.succeed(
-        "search", folder / "bm25", "--with", folder / "dense", *asked, "--output", run, *fused
-    )
+    both = folder / "both"
+    models = ("-m", "bm25", "-m", folder / "retriever")
+    installed.succeed("index", collection, *models, "-o", both)
+    run, fused = folder / "fused.trec", ("-s", "fusion=squared")
+    installed.succeed("search", both, "--queries", collection, "-o", run, *fused)
     assert run.read_text(encoding="utf-8")
-    installed.succeed(
-        "tune", folder / "bm25", folder / "dense", *asked, "--qrels",
-        collection / "qrels" / "train.tsv", "--output", folder / "hybrid", *fused,
-    )  # fmt: skip
-    installed.succeed("search", folder / "hybrid", *asked, "--output", folder / "hybrid.trec")
-    assert '"squared"' in (folder / "hybrid" / "hybrid.json").read_text(encoding="utf-8")
+    installed.succeed("tune", both, collection, "--split", "train", *fused)
+    assert '"squared"' in (both / "hybrid.json").read_text(encoding="utf-8")
