@@ -22,11 +22,10 @@ _FLIPS = 150  # of a file, spread over it
 def cases(scene: Scene, short: bool) -> Iterable[Case]:
     """A case per file of each index; in each, many damages."""
     names = ["dense", "bm25"] if short else [*INDEXES, *(f"{kind} grown" for kind in CHANGING)]
-    names += [] if short else ["hybrid"]
     found = []
     for name in names:
         folder = scene.index(name)
-        others = [scene.index(other) for other in names if other not in (name, "hybrid")]
+        others = [scene.index(other) for other in names if other != name]
         for file in sorted(file for file in folder.rglob("*") if file.is_file()):
             inner = str(file.relative_to(folder))
             run = partial(_damage, scene, name, inner, others, 12 if short else _FLIPS)

@@ -182,7 +182,7 @@ def _settings(scratch: Path) -> dict[str, Target]:
         return parsed(verb, find_recipe(str(file), verb).settings)
 
     overrides = [
-        b"training.learning_rate=1e-4", b"terms=[16, 64]", b"corruption.name=whole_word",
+        b"training.learning_rate=1e-4", b"corruption.name=whole_word",
         b"objectives.masked_lm.weight=0.5\nmax_length=32", b"inverted.terms=8\nblock_size=4",
         b"stages.mined.negatives.num_negatives=7", b"weights=[0.5, 0.5]", b"measures=[RR@10, AP]",
         b"problems=skip", b"hnsw={neighbours: 8}", b"texts=false",
@@ -225,7 +225,7 @@ def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
         lambda p: (read_about(p.parents[1]), Graph.open(p.parents[1], whole)),
         20,
     )
-    shutil.copytree(scene.index("hybrid"), scratch / "hybrid")
+    shutil.copytree(scene.index("together"), scratch / "hybrid")
     file = scratch / "hybrid" / "hybrid.json"
     found["hybrid"] = Target(file, [file.read_bytes()], lambda p: open_hybrid(p.parent), 1)
     return found
