@@ -31,7 +31,7 @@ from tests.end_to_end.forking import warm_up
 _PRELOADED = (
     "isthmus.cli", "isthmus.pretraining.pretrain", "isthmus.finetuning.finetune",
     "isthmus.retrieval.verbs.index", "isthmus.retrieval.verbs.search",
-    "isthmus.retrieval.verbs.tune",
+    "isthmus.retrieval.verbs.sync", "isthmus.retrieval.verbs.tune",
     "isthmus.retrieval.verbs.update", "isthmus.retrieval.verbs.export",
     "isthmus.indexes.bm25", "isthmus.indexes.dense.index", "isthmus.indexes.inverted.index",
     "isthmus.indexes.inverted.builder", "isthmus.indexes.segments.index", "isthmus.evaluation",

@@ -81,6 +81,7 @@ class Stage:
         here = self.scene.place
         places = {"HOSTILE": self.hostile, "NEW": here / "new", "LINK": here / "link"}
         words = [str(places.get(word, word)) for word in command.split()]
+        words = [word.replace("jsonl:HOSTILE", f"jsonl:{self.hostile}") for word in words]
         if "NAMING" in words:
             naming = self.scene.place / "naming"
             if not naming.exists():
@@ -276,7 +277,7 @@ def _graph(name: str, stage: Stage) -> tuple[str, ...]:
 
 
 def _hybrid(name: str, stage: Stage) -> tuple[str, ...]:
-    stage.copy(stage.scene.index("hybrid"))
+    stage.copy(stage.scene.index("together"))
     members = json.loads((stage.hostile / "hybrid.json").read_text())["members"]
     members[0]["index"] = _outside(stage, name)
     stage.change("hybrid.json", members=members)

@@ -142,7 +142,7 @@ class Scene:
             "MODEL": self.folder / "model", "SPARSE": self.folder / "sparse",
             "OUTPUT": output or self.output,
         }  # fmt: skip
-        lazy = {"DENSE": "dense", "BM25": "bm25", "INVERTED": "inverted"}
+        lazy = {"DENSE": "dense", "BM25": "bm25"}
         found: list[str] = []
         for word in command.split():
             if word == "TINY":
@@ -160,10 +160,7 @@ class Scene:
         """A whole index of a kind, or one that has "grown" into segments, made when asked for."""
         folder = self.folder / "indexes" / name.replace(" ", "-")
         kind, _, grown = name.partition(" ")
-        if name == "hybrid":
-            shutil.copytree(self.index("together"), folder)
-            self._made(JOBS["tune"].words, folder)
-        elif not grown:
+        if not grown:
             self._made(INDEXES[kind], folder)
             if kind == "inverted":
                 self._compile(folder)
