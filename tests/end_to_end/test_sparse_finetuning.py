@@ -95,7 +95,7 @@ def test_a_resumed_run_ends_as_if_uninterrupted(
     assert (ours["query_terms.terms"] != start).any(), "they are trained"
     # The next stage goes on from them.
     told = commands.succeed(*command, tmp_path / "next", "--model", whole)
-    assert "query terms go on from" in " ".join(told.stderr.split())
+    assert "query terms continue from" in " ".join(told.stderr.split())
 
 
 def test_all_zero_vectors_stop_with_the_reason_and_the_remedy(

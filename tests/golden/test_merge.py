@@ -108,4 +108,4 @@ def test_every_try_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     merge, _ = merger(MergeSettings(max_change=0.2))
     merge()
     # The start, three shares, and the queries before and after.
-    assert "try how much of what was learnt held-out documents bear: 6, " in capsys.readouterr().err
+    assert "try averages of the weights: 6, " in capsys.readouterr().err

@@ -41,7 +41,7 @@ class Merger:
         too far (`reason` change) or held-out queries lose (`reason` queries).
         """
         trained = weights_of(self.modules)
-        with Bar("try how much of what was learnt held-out documents bear", unit="tries") as bar:
+        with Bar("try averages of the weights", unit="tries") as bar:
             found = self._tried(trained, bar)
         set_average(self.modules, self.start, trained, found["share"])
         notice(f"merged: {summary(found)}")

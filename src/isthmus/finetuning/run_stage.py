@@ -112,7 +112,7 @@ def train(
             claim = claimed(stage.output, "finetune", identity, overwrite)
             begun = claims.enter_context(claim)
             if is_complete(stage.output):
-                notice(f"{stage.output} is complete already")
+                notice(f"{stage.output} is complete already (--overwrite does it again)")
                 return final
             if not begun and PartialState().is_main_process:
                 # Bad data ends the command before a model is loaded.

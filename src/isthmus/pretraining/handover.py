@@ -43,17 +43,17 @@ def say_what_changes(settings: PretrainSettings, parts: Parts) -> None:
     before, after = _known(settings), _encoding(settings, parts)
     if any(after.prompts()):
         notice(
-            f"{settings.model} has prompts: pre-training reads texts without them, and hands them "
-            "on to fine-tuning, indexing and searching"
+            f"{settings.model} has prompts: pre-training reads texts without them; fine-tuning, "
+            "indexing and searching use them"
         )
     if settings.size is None and projecting(model_folder(settings.model)):
-        notice(f"{settings.model} has modules after its pooling: they are not handed on")
+        notice(f"{settings.model} has modules after its pooling: they are left out")
     if not isinstance(before, DenseSettings) or not isinstance(after, DenseSettings):
         return
     if before.pooling != after.pooling:
         notice(
             f"{settings.model} was made with pooling={before.pooling}; this recipe trains "
-            f"{after.pooling}, and with that the encoder is used from then on"
+            f"{after.pooling}, which the trained encoder uses"
             f"{_how_to_keep(before.pooling, parts)}"
         )
 

@@ -74,7 +74,7 @@ def _run(
             refuse_inside(output, {"documents": settings.documents, "model": settings.model})
         claims.enter_context(claimed(output, "pretrain", identity, overwrite))
         if is_complete(output):
-            notice(f"{output} is complete already")
+            notice(f"{output} is complete already (--overwrite does it again)")
             return final
         tokenizer, backbone = _start(settings, texts)
         say_what_changes(settings, parts)
@@ -103,7 +103,7 @@ def _run(
         notice(survey)
     trainer = Trainer(task, examples, settings.training, output, description="pre-train")
     if len(held_out):
-        notice(f"{len(held_out):,} documents are held out, to see how training goes")
+        notice(f"{len(held_out):,} documents are held out for the probes")
         prepare = partial(_held_out, settings, examples, held_out, task)
         trainer.add_callback(Probing(trainer, probes, prepare, settings.probes))
     elif settings.probes.documents:
@@ -157,14 +157,11 @@ def _say_which_is_final(probes: ProbeSettings, step: int) -> str:
 
 
 def _say_why_none(probes: ProbeSettings, documents: int) -> None:
-    reason = f"fewer than {FEWEST} held-out documents would measure nothing, and "
+    reason = f"they need {FEWEST} held-out documents, a twentieth of {20 * FEWEST:,}; "
     if probes.documents < FEWEST:
         reason += f"probes.documents = {probes.documents}"
     else:
-        reason += (
-            f"a twentieth of the corpus is {documents // 20}: it would have to have "
-            f"{20 * FEWEST:,} documents, and has {documents:,}"
-        )
+        reason += f"there are {documents:,}"
     if probes.best_by is not None:
         raise SettingsError(
             f"probes.best_by = {probes.best_by!r} cannot be followed: {reason}",
@@ -198,7 +195,7 @@ class _Texts:
     read: Callable[[], Iterable[str]]
 
     def __iter__(self) -> Iterator[str]:
-        return track(self.read(), "learn tokenizer", unit="documents")
+        return track(self.read(), "train tokenizer", unit="documents")
 
 
 def start_from_nothing(

@@ -200,9 +200,9 @@ def take_over(wanted: State, file: Path) -> None:
         found = earlier.pop(part, {})
         if alike(state, found):
             overwrite(state, found)
-            notice(f"the {part} goes on from {file}")
+            notice(f"the {part} continues from {file}")
         else:
-            notice(f"the {part} starts anew: {_why(state, found, file)}")
+            notice(f"the {part} starts untrained: {_why(state, found, file)}")
     for part in earlier:
         notice(f"the {part} in {file} is not used: this recipe has none with weights")
 

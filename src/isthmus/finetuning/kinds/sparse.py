@@ -50,7 +50,7 @@ class Sparse(Vectors):
         encoder = SparseEncoder(backbone, tokenizer, settings, folder)
         terms = encoder.query_terms
         if terms is not None and load_query_terms(terms, tokenizer, folder):
-            notice(f"the weights of query terms go on from {folder}")
+            notice(f"the weights of query terms continue from {folder}")
         return encoder
 
     def prepare(self, encoder: SparseEncoder, corpus: TokenisedCorpus, seed: int) -> None:

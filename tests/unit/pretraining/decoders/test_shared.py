@@ -182,22 +182,22 @@ BOTTLENECK, STACK, HEAD = "bottleneck.", "decoder.stack.", "decoder.own_head."
             {"head": "own"},
             {"head": "own"},
             (BOTTLENECK, STACK, HEAD),
-            ["bottleneck goes on", "decoder goes on", "decoder's head goes on"],
+            ["bottleneck continues", "decoder continues", "decoder's head continues"],
         ),
         (
             {},
             {"bottleneck": "cls"},
             (STACK,),
-            ["decoder goes on", "bottleneck in FILE is not used: this recipe has none"],
+            ["decoder continues", "bottleneck in FILE is not used: this recipe has none"],
         ),
         (
             {"bottleneck": "cls"},
             {"head": "own"},
             (STACK,),
             [
-                "bottleneck starts anew: FILE holds none",
-                "decoder goes on",
-                "decoder's head starts anew: FILE holds none",
+                "bottleneck starts untrained: FILE holds none",
+                "decoder continues",
+                "decoder's head starts untrained: FILE holds none",
             ],
         ),
         (
@@ -205,9 +205,9 @@ BOTTLENECK, STACK, HEAD = "bottleneck.", "decoder.stack.", "decoder.own_head."
             {"layers": 2, "head": "own"},
             (BOTTLENECK, HEAD),
             [
-                "bottleneck goes on",
-                "decoder starts anew: that in FILE has another shape",
-                "decoder's head goes on",
+                "bottleneck continues",
+                "decoder starts untrained: that in FILE has another shape",
+                "decoder's head continues",
             ],
         ),
         (
@@ -215,8 +215,8 @@ BOTTLENECK, STACK, HEAD = "bottleneck.", "decoder.stack.", "decoder.own_head."
             {"name": "condenser", "layers": 1, "from_layer": 1},
             (BOTTLENECK,),
             [
-                "bottleneck goes on",
-                "decoder starts anew: that in FILE is bidirectional, this one condenser",
+                "bottleneck continues",
+                "decoder starts untrained: that in FILE is bidirectional, this one condenser",
             ],
         ),
     ],
@@ -246,7 +246,7 @@ def test_an_earlier_run_is_continued_part_by_part(
     for words in said:
         assert f"the {words}" in told
     assert told.count("the decoder's head") == any("head" in words for words in said)
-    assert told.count(" anew") == sum("anew" in words for words in said)
+    assert told.count(" untrained") == sum("untrained" in words for words in said)
 
 
 def test_a_backbone_that_embeds_no_positions_gets_some(backbone: Backbone) -> None:

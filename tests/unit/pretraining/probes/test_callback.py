@@ -446,8 +446,8 @@ def test_a_corpus_too_small_to_hold_some_out_trains_without(
     (tmp_path / "small.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     run(settings(tmp_path / "run", documents=str(tmp_path / "small.jsonl")))
     told = capsys.readouterr().err
-    assert "no probes: fewer than 20 held-out documents would measure nothing" in told
-    assert "a twentieth of the corpus is 19: it would have to have 400 documents" in told
+    assert "no probes: they need 20 held-out documents" in told
+    assert "a twentieth of 400; there are 399" in told
     results = json.loads((tmp_path / "run" / "isthmus.json").read_text())["results"]
     assert (results["documents"], results["held_out"]) == (399, 0)
     assert not (tmp_path / "run" / "probes.tsv").exists()
