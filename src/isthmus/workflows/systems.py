@@ -37,7 +37,6 @@ from isthmus.retrieval.hybrid_folder import (
     index_folder,
     is_hybrid,
     open_hybrid,
-    open_together,
     read_hybrid,
 )
 from isthmus.retrieval.many_queries import answers
@@ -201,7 +200,7 @@ class Searches:
     settings: IndexSettings = _USUAL
     problems: Problems | None = None
     indexes: Sequence[Path] = ()
-    """Folders of indexes in which a model's vectors of these documents may be."""
+    """Folders of single indexes, which are searched where they are what would be built."""
 
     @cached_property
     def _asked(self) -> str:
@@ -225,9 +224,7 @@ class Searches:
         folder = Path(model_folder(part, "the system"))
         if folder.is_dir():
             files = sorted(file for file in folder.rglob("*") if file.suffix in _MODEL_FILES)
-            return digest(
-                folder.name, fingerprint(files, root=folder)
-            )  # a name may tell its family
+            return digest(folder.name, fingerprint(files, root=folder))  # names tell families
         from isthmus.encoders import load_encoder  # of a hub name it alone knows
 
         return load_encoder(part).fingerprint
@@ -277,9 +274,8 @@ class Searches:
         if thing is not None and not hasattr(thing, "encode_queries"):
             return self._searched(thing)
         if (folder := index_at(part)) is not None:
-            return self._searched(
-                open_hybrid(folder) if is_hybrid(folder) else open_together([folder])[0]
-            )
+            found = open_hybrid(folder) if is_hybrid(folder) else open_searcher(folder)
+            return self._searched(found)
         if (retriever := self._at_hand(part)) is not None:
             return self._searched(retriever)
         return self._indexed(part, thing)
