@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import isthmus
-from isthmus.evaluation import EvaluationSettings, evaluate
 from isthmus.indexes.segments.index import open_index
 from isthmus.records import Document, Query
 from isthmus.retrieval.hybrid_folder import open_hybrid, read_hybrid
@@ -111,11 +110,8 @@ def test_tuned_weights_stay_with_the_folder(
     commands.succeed("search", anew, *judged, "--output", tmp_path / "hand.trec", *by_hand)
     commands.succeed("search", index, *judged, "--output", tmp_path / "own.trec", "--set", "tag=x")
     assert (tmp_path / "own.trec").read_text() == (tmp_path / "hand.trec").read_text()
-    report = evaluate(
-        tmp_path / "own.trec",
-        collection / "qrels" / "train.tsv",
-        settings=EvaluationSettings(measures=["nDCG@10"]),
-    )
+    qrels = collection / "qrels" / "train.tsv"
+    report = isthmus.evaluate(qrels, tmp_path / "own.trec", measures="nDCG@10")
     assert list(report.means["nDCG@10"].values()) == pytest.approx([tuned["value"]], abs=1e-9)
     commands.succeed("delete", index, "d399")
     assert read_hybrid(index).combination.weights == weights, "a change leaves them"

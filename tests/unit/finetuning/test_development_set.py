@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from tests.factories import bert, training_corpus, write_collection
 from transformers import BertForMaskedLM, BertForSequenceClassification
@@ -37,7 +38,7 @@ from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, labelled_queries
 from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import DevelopmentSettings, FinetuneSettings
-from isthmus.finetuning.summary import next_step
+from isthmus.finetuning.summary import result
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import Classifier
 from isthmus.text.new_tokenizer import new_tokenizer
@@ -391,7 +392,10 @@ def test_a_model_chosen_by_a_split_that_others_report_on(
         "split": split, "held_out": False, "drawn": False, "reported": reported,
     }  # fmt: skip
     assert f"'split': '{split}'" in (final / "README.md").read_text()
-    said = next_step(final.parent)
+    console = Console(width=500)
+    with console.capture() as printed:
+        console.print(result(final.parent))
+    said = printed.get()
     assert f"Models are chosen by the split '{split}'" in said
     assert ("on MS MARCO: NOT COMPARABLE" in said) == (name == "msmarco")
     fingerprint = open_collection(str(own)).fingerprint()
