@@ -92,7 +92,7 @@ def retriever(
     )  # fmt: skip
     pretrained = snapshot(folder / "bow")
     assert pretrained["identity"]["settings"]["training"]["seed"] == 42
-    assert pretrained["identity"]["data"]["corpus"]
+    assert pretrained["identity"]["data"]["documents"]
     assert pretrained["results"]["documents"] == 1033
     steps = [entry for entry in pretrained["results"]["log"] if "loss" in entry]
     assert len(steps) == 6
