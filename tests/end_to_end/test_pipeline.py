@@ -168,6 +168,6 @@ def test_cranfield(commands: Any, shared_data: Path, retriever: Path, tmp_path: 
     report = report_of(commands, runs, qrels, tmp_path / "report")
     assert report["queries"] == 225
     assert report["systems"] == ["dense", "bm25"]
-    assert report["comparisons"]["nDCG@10"]
+    assert report["tests"]["nDCG@10"]
     assert all(queries_in(run) == queries_in(qrels) for run in runs)
     assert report["means"]["nDCG@10"]["bm25"] >= 0.35
