@@ -40,7 +40,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.retrieval.verbs.search import search
+from isthmus.retrieval.verbs.search import search_file
 from isthmus.retrieval.verbs.update import merge
 from isthmus.text import corpus as corpus_module
 from isthmus.text import ngrams as ngrams_module
@@ -262,7 +262,7 @@ def test_a_machine_dies_while_encoding(  # after the tests that need two machine
     assert [part.documents for part in manifest.segments or ()] == [192] * 7 + [54]
     queries = cranfield / "queries.jsonl.zst"
     answers = [
-        Path(str(search(folder, queries=queries, run=f"{folder}.trec", settings={"tag": "run"})))
+        search_file(folder, queries, f"{folder}.trec", settings={"tag": "run"})
         for folder in (one, many)
     ]
     assert answers[0].read_text().count("\n") > 10_000
