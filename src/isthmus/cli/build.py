@@ -207,7 +207,10 @@ def described(function: Callable[..., Any]) -> Described:
 
 
 def call(function: Callable[..., Any], typed: Mapping[str, Any]) -> tuple[Any, float]:
-    """What the function returns for what was typed, and the seconds it took."""
+    """What the function returns for what was typed, and the seconds it took.
+
+    Where only settings are shown, what must be given may be missing: its name stands for it.
+    """
     began = time.monotonic()
     given: dict[str, Any] = {}
     positional: list[Any] = []
@@ -215,11 +218,13 @@ def call(function: Callable[..., Any], typed: Mapping[str, Any]) -> tuple[Any, f
         if name == "self":
             from isthmus.api import Index
 
-            positional.append(Index(typed["index"]))
+            positional.append(Index(typed["index"] or "INDEX"))
             continue
         value = typed.get(name)
-        if value in (None, ()) and parameter.default is not parameter.empty:
-            continue
+        if value in (None, ()):
+            if parameter.default is not parameter.empty:
+                continue
+            value = name.upper() if value is None else (name.upper(),)
         if parameter.kind is parameter.POSITIONAL_ONLY:
             positional.append(value)
         else:

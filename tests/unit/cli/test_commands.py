@@ -174,6 +174,14 @@ def test_settings_are_shown_with_their_source(tmp_path: Path) -> None:
     assert "rerank" in err.partition("expected:")[2]
 
 
+@pytest.mark.parametrize("name", COMMANDS.keys() - {"benchmark"})  # whose protocol has settings
+def test_settings_are_shown_without_anything_else(name: str) -> None:
+    if "settings" in inspect.signature(FUNCTIONS[name]).parameters:
+        shown = CliRunner().invoke(app, [*words(name), "--show-settings", "--json"])
+        assert shown.exit_code == 0, shown.output
+        assert json.loads(shown.stdout)["settings"]
+
+
 def test_a_writer_prints_one_object_and_quiet_prints_the_result_alone(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "docs.jsonl", {"1": "a fox", "2": "a dog"})
     code, out, _ = typed("index", corpus, "-o", tmp_path / "idx", "--json")
