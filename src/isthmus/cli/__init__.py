@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -32,6 +33,16 @@ _EXAMPLES = """\
     isthmus adapt notes/ -m sentence-transformers/all-MiniLM-L6-v2 -o runs/notes
     isthmus search runs/notes "how do I renew a certificate"
 """
+_ALSO_CALLED = {
+    "train": ["adapt", "pretrain", "finetune"],
+    "encode": ["export"],
+    "embed": ["export"],
+    "list": ["recipes"],
+    "merge": ["sync"],
+    "eval": ["evaluate"],
+    "build": ["index"],
+    "query": ["search"],
+}
 _COMPLETE = "_ISTHMUS_COMPLETE"
 _INTERRUPTED = 130  # the exit code after Ctrl-C
 _TERMINATED = 143  # what shells expect after SIGTERM
@@ -58,6 +69,17 @@ class _Commands(click.Group):
         if cmd_name in self.functions:
             return command(cmd_name, self.functions[cmd_name], _run)
         return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The called command; one that there is not is named with those that may be meant."""
+        known = self.list_commands(ctx)
+        if args[0] in known or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
+        meant = _ALSO_CALLED.get(args[0]) or get_close_matches(args[0], known, n=1)
+        *others, last = meant or [""]
+        named = f"; did you mean {' or '.join(filter(None, (', '.join(others), last)))}?"
+        what = f"there is no command {args[0]!r}{named if meant else ''}"
+        raise click.UsageError(what, ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands, each with the first line of its docstring."""

@@ -31,7 +31,8 @@ _METAVARS = {
 _ALSO_CALLED = {
     "k": ("depth", "top", "topk", "limit", "num-results"),
     "documents": ("corpus", "docs", "input", "dataset", "texts"),
-    "collection": ("qrels", "dataset", "data"),
+    "collection": ("qrels", "dataset", "data", "corpus"),
+    "use": ("model", "with", "retriever"),
     "systems": ("models", "model", "runs", "run", "systems"),
     "models": ("with", "models", "encoder"),
     "model": ("init", "encoder", "model-name"),

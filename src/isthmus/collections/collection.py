@@ -18,6 +18,11 @@ class Corpus(ABC):
 
     in_passages: ClassVar[bool] = False
     """Whether its documents are indexed in passages where settings leave that open."""
+    spec: str | None = None
+    """What it was opened as; None where it was made otherwise."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec!r})"
 
     @classmethod
     def open(cls, location: str, problems: Problems) -> Self:

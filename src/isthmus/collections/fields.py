@@ -13,7 +13,7 @@ from isthmus.collections.files import lines
 from isthmus.collections.problems import Problems
 from isthmus.errors import shown
 
-DOCUMENT_ID = ("_id", "id", "docid", "document_id")
+DOCUMENT_ID = ("_id", "id", "docid", "document_id", "doc_id", "docno", "pid")
 DOCUMENT_TITLE = ("title",)
 DOCUMENT_TEXT = ("text", "contents", "body")
 QUERY_ID = ("_id", "id", "query_id")

@@ -9,13 +9,15 @@ from typing import Any
 
 import xxhash
 
+from isthmus.collections.collection import Corpus
 from isthmus.collections.fields import DOCUMENT_ID, DOCUMENT_TEXT, DOCUMENT_TITLE
 from isthmus.config.cache import cache_folder
 from isthmus.config.output import whole_file
 from isthmus.errors import InputError, shown
+from isthmus.progress import notice
 from isthmus.records import Document
 
-Documents = str | Path | Iterable["str | Mapping[str, Any] | Document"]
+Documents = str | Path | Corpus | Iterable["str | Mapping[str, Any] | Document"]
 """A path or name of documents, or documents themselves: texts, mappings or `Document`s."""
 
 
@@ -26,6 +28,20 @@ def documents_spec(documents: Documents, numbered: bool = True) -> str:
     """
     if isinstance(documents, str | Path):
         return str(documents)
+    if isinstance(documents, Corpus):
+        if documents.spec is not None:
+            return documents.spec
+        documents = documents.documents()
+    if isinstance(documents, Mapping):  # texts, or all else, by id
+        documents = [
+            {**(one if isinstance(one, Mapping) else {"text": one}), "id": str(name)}
+            for name, one in documents.items()
+        ]
+    elif hasattr(documents, "columns"):
+        raise InputError(
+            f"documents of type {type(documents).__name__} cannot be read",
+            "give its rows: documents.to_dict('records')",
+        )
     if not isinstance(documents, Iterable):
         raise InputError(
             f"documents = {shown(documents)} of type {type(documents).__name__} cannot be read",
@@ -50,7 +66,14 @@ def _line(one: object, number: int, numbered: bool) -> str:
     elif isinstance(one, Mapping) and all(isinstance(key, str) for key in one):
         known = (*DOCUMENT_ID, *DOCUMENT_TEXT, *DOCUMENT_TITLE)
         found = {key: value for key, value in one.items() if key in known}
+        if not any(key in one for key in (*DOCUMENT_TEXT, *DOCUMENT_TITLE)):
+            raise InputError(
+                f"documents[{number}] has no text: its keys are {', '.join(one)}",
+                "name it text, contents or body",
+            )
         if numbered and not any(key in one for key in DOCUMENT_ID):
+            if number == 0:
+                notice(f"documents have no id among {', '.join(one)}: their positions are ids")
             found["id"] = str(number)
     else:
         raise InputError(

@@ -10,7 +10,7 @@ from isthmus.collections.collection import Collection, Corpus
 from isthmus.collections.files import find_file, plain_name, require_file
 from isthmus.collections.formats.folder import conversions, tally, texts_in
 from isthmus.collections.problems import Problems
-from isthmus.errors import InputError, readable
+from isthmus.errors import InputError, readable, shown
 from isthmus.registry import Registry
 
 FORMATS = Registry("isthmus.collections.formats", "collection format")
@@ -28,7 +28,19 @@ def open_corpus(spec: str, problems: Problems | None = None) -> Corpus:
         scheme, location = _resolve(spec)
         corpus = FORMATS.load(scheme, where=spec).open(location, problems or Problems())
     assert isinstance(corpus, Corpus)
+    corpus.spec = spec
     return corpus
+
+
+def spec_of(given: object) -> str:
+    """What a collection was opened as, or the path or name that is given in its place."""
+    spec = given.spec if isinstance(given, Corpus) else given
+    if not isinstance(spec, str | Path):
+        raise InputError(
+            f"{shown(given)} of type {type(given).__name__} is no collection",
+            "give its path or name, or what isthmus.open_collection returned",
+        )
+    return str(spec)
 
 
 def open_collection(spec: str, problems: Problems | None = None) -> Collection:
@@ -42,7 +54,7 @@ def open_collection(spec: str, problems: Problems | None = None) -> Collection:
         A collection with `documents()`, `queries()`, `splits()` and `judgements(split)`.
 
     """
-    corpus = open_corpus(spec, problems)
+    corpus = open_corpus(spec_of(spec), problems)
     if isinstance(corpus, Collection) and corpus.splits():
         return corpus
     raise InputError(

@@ -43,10 +43,26 @@ def settings_in(
         meaning = field.description or ((inner.__doc__ or "").partition("\n")[0] if inner else "")
         sources = [source for source, values in (layers or {}).items() if _holds(values, path)]
         written, source = _written(value), sources[-1] if sources else "default"
-        yield Setting(path, written, allowed_values(field), meaning, source)
+        if isinstance(value, Mapping) and value:
+            yield from _entries(path, value, meaning, layers or {})
+        else:
+            yield Setting(path, written, allowed_values(field), meaning, source)
         if inner is not None:
             nested = value if isinstance(value, BaseModel) else None
             yield from settings_in(inner, f"{path}.", nested, layers)
+
+
+def _entries(
+    path: str, value: Any, meaning: str, layers: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Setting]:
+    """The values in a free mapping, each under its own path."""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _entries(f"{path}.{name}", inner, meaning, layers)
+        return
+    sources = [source for source, values in layers.items() if _holds(values, path)]
+    source = sources[-1] if sources else "default"
+    yield Setting(path, _written(value), type(value).__name__, meaning, source)
 
 
 def _holds(values: Any, path: str) -> bool:

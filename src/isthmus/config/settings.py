@@ -162,7 +162,11 @@ class Settings(BaseModel, metaclass=_Explaining):
             for name in (name for name, value in (flags or {}).items() if value is not None):
                 if name not in over:  # what was wrong was the flag's
                     said = f"in the recipe or with --set {name}=…"
-                    given = "that was given" if "." in name else f"of --{name.replace('_', '-')}"
+                    given = (
+                        "that was given"
+                        if "." in name
+                        else f"of {'-' if len(name) == 1 else '--'}{name.replace('_', '-')}"
+                    )
                     error.fix = error.fix.replace(said, given)
             raise
 

@@ -297,6 +297,8 @@ class Encoder(TextModel):
 
     def tokenise_queries(self, texts: Sequence[str]) -> list[Tokens]:
         """What is read of each query: token ids, those of the prompt and special ones included."""
+        if isinstance(texts, str):
+            raise InputError(f"{shown(texts)} cannot be encoded", "give a list of queries")
         limit = self.settings.query_max_length
         return self.tokenizer.encode(self.settings.as_queries(texts), limit)
 

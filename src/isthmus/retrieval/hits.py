@@ -74,9 +74,12 @@ class Hits(list[Hit]):
         if not self:
             return Text(visible(f"“{self.query}”: no results: {self.notice}"))
         # As Text: brackets in documents are not markup.
-        table = TerminalTable(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-        for column in ("rank", "score"):
-            table.add_column(column, justify="right", no_wrap=True)
+        table = TerminalTable(
+            box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True
+        )
+        scores = [f"{hit.score:.3f}" for hit in self]
+        for column, widest in (("rank", str(len(self))), ("score", max(scores, key=len))):
+            table.add_column(column, justify="right", no_wrap=True, min_width=len(widest))
         table.add_column("document", no_wrap=True, overflow="ellipsis", ratio=1)
         for rank, hit in enumerate(self, start=1):
             about = Text(visible(" · ".join(dict.fromkeys(filter(None, (hit.title, hit.id))))))
@@ -84,7 +87,7 @@ class Hits(list[Hit]):
             if hit.passage is not None:
                 about.append(visible(f" § {hit.passage.heading or hit.passage.number}"), "dim")
             about.append("\n" + visible(hit.snippet).replace("\n", " "), "not bold")
-            table.add_row(str(rank), f"{hit.score:.3f}", about)
+            table.add_row(str(rank), scores[rank - 1], about)
         return table
 
     def __repr__(self) -> str:

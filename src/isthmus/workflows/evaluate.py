@@ -163,7 +163,13 @@ def _read(
     """The name of a collection, itself, its split, and its judged queries; or judgements alone."""
     named = None if split == _TEST else split  # test: or the only split
     if isinstance(given, Mapping):
-        judged = Judged({query: documents for query, documents in given.items() if documents})
+        judged = Judged(
+            {
+                str(query): {str(document): grade for document, grade in documents.items()}
+                for query, documents in given.items()
+                if documents
+            }
+        )
         return None, None, None, [], judged
     if isinstance(given, str | Path) and is_file(str(given)):
         return None, None, None, [], open_judged(given, named, problems)
@@ -171,7 +177,7 @@ def _read(
         spec: str | None = str(given)
         collection = open_collection(str(given), problems)
     elif isinstance(given, Collection):
-        spec, collection = None, given
+        spec, collection = given.spec, given
     else:
         raise SettingsError(
             f"collection = {shown(given)} is of type {type(given).__name__}",

@@ -117,13 +117,16 @@ def _parts(given: Any) -> tuple[Part, ...]:
 
 
 def _in_memory(run: Mapping[str, Mapping[str, float]]) -> Run:
+    found = {}
     for query, scores in run.items():
         if not isinstance(scores, Mapping):
             raise InputError(
                 f"the run in memory has {shown(scores)} for {query!r}, and no scores of documents",
                 "give {query: {document: score}}, in a list of systems or under its name",
             )
-    return Run("run", {query: Ranking.sorted(query, found) for query, found in run.items()})
+        by_id = {str(document): score for document, score in scores.items()}
+        found[str(query)] = Ranking.sorted(str(query), by_id)
+    return Run("run", found)
 
 
 def _named_parts(name: str) -> tuple[Part, ...]:

@@ -144,7 +144,10 @@ def typed(*arguments: Any) -> tuple[int, str, str]:
         (["index", "--corpus", "docs.jsonl"], "here it is the argument DOCUMENTS"),
         (["search", "idx", "q", "--topk", "3"], "here it is -k/--top-k"),
         (["index", "docs.jsonl", "--ouput", "idx"], "did you mean --output"),
-        (["serch", "idx"], "search"),
+        (["serch", "idx"], "did you mean search"),
+        (["train", "docs"], "adapt, pretrain or finetune"),
+        (["evaluate", "--corpus", "docs"], "here it is the argument COLLECTION"),
+        (["search", "idx", "q", "--model", "m"], "here it is --use"),
         (["index", "docs.jsonl"], "--output"),
     ],
 )
@@ -174,7 +177,7 @@ def test_settings_are_shown_with_their_source(tmp_path: Path) -> None:
     assert "rerank" in err.partition("expected:")[2]
 
 
-@pytest.mark.parametrize("name", COMMANDS.keys() - {"benchmark"})  # whose protocol has settings
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"benchmark"}))  # of a protocol
 def test_settings_are_shown_without_anything_else(name: str) -> None:
     if "settings" in inspect.signature(FUNCTIONS[name]).parameters:
         shown = CliRunner().invoke(app, [*words(name), "--show-settings", "--json"])

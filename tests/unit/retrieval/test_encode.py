@@ -94,5 +94,5 @@ def test_the_vectors_of_an_index_are_written_as_they_are_stored(scene: Path) -> 
     words = isthmus.index(docs, scene / "words")
     with pytest.raises(InputError, match="holds no vectors"):
         words.export(scene / "w.npy")
-    with pytest.raises(SettingsError, match="is no index"):
+    with pytest.raises(SettingsError, match="is not the folder of an index"):
         export(docs, scene / "w.npy")

@@ -92,8 +92,8 @@ def _with_vectors(source: str) -> list[Path]:
     folder = index_folder(source)
     if not (folder / MANIFEST).is_file() and not is_hybrid(folder):
         raise SettingsError(
-            f"{source!r} is no index: whose vectors are its texts to have?",
-            "give --model MODEL to encode texts, or the folder of an index",
+            f"{source!r} is not the folder of an index",
+            "give the folder of an index, or --model MODEL to encode texts",
         )
     folders = read_hybrid(folder).folders(folder) if (folder / HYBRID).is_file() else [folder]
     found = [one for one in folders if stated_manifest(one).kind != "bm25"]

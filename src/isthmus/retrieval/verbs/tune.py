@@ -17,7 +17,8 @@ from isthmus.config.settings import check_arguments
 from isthmus.errors import MismatchError, SettingsError
 from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure
-from isthmus.evaluation.tables import format_score
+from isthmus.evaluation.tables import Shown, format_score
+from isthmus.indexes.manifest import stated_manifest
 from isthmus.progress import notice
 from isthmus.records import Judgements, Query
 from isthmus.retrieval.fusion import fusions
@@ -45,7 +46,7 @@ class TuneSettings(FusionSettings, ReadingSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(Shown):
     """The weights of an index's retrievers, what they measure, and every point that was tried."""
 
     found: TunedWeights
@@ -66,8 +67,11 @@ class Tuning:
             "equal_weights": self.found.alike,
         }
 
-    def __rich__(self) -> Any:
-        return self.table.terminal()
+    __repr__ = Shown.__repr__
+
+    def tables(self) -> list[Table | str]:
+        """What each retriever, equal weights and the best weights measure."""
+        return [self.table, "The weights are stored in the index; every search uses them."]
 
 
 def tune(
@@ -86,6 +90,7 @@ def tune(
     check_arguments("tune", {"index": index, "collection": collection})
     folder = index_folder(index)
     if not is_hybrid(folder):
+        stated_manifest(folder)  # refuses what is no index
         raise SettingsError(
             f"the index {str(folder)!r} has one retriever: there are no weights to tune",
             "build one with several: isthmus index DOCUMENTS -m bm25 -m MODEL -o INDEX",
