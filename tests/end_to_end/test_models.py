@@ -49,7 +49,7 @@ def assert_loads_elsewhere(commands: Any, run: Path, collection: Path, scratch: 
     """Checks the run folder itself, its card, and that transformers misses no weight."""
     queries, output = collection / "queries.jsonl", scratch / "queries.npy"
     exact = ("--output", output, "--set", "exact=true")
-    commands.succeed("encode", queries, "--queries", "--model", run, *exact)
+    commands.succeed("export", queries, "--as", "queries", "--model", run, *exact)
     texts = [query.text for query in open_collection(str(collection)).queries()]
     there = SentenceTransformer(str(run), device="cpu")
     np.testing.assert_allclose(np.load(output), there.encode_query(texts), atol=1e-5)

@@ -128,8 +128,7 @@ def _parameter(parameter: inspect.Parameter, about: str) -> click.Parameter:
     """The argument or option that a parameter of a function is."""
     about = re.sub(r"[;,] in Python [^.]*", "", about)  # which is for other readers
     name, declared = parameter.name, str(parameter.annotation)
-    # What may be None in Python, but has to be said, may be left out here.
-    required = parameter.default is parameter.empty and not declared.endswith("| None")
+    required = _required(parameter)
     several = "Sequence" in declared
     kind = _type(declared)
     by_name = parameter.kind is not parameter.POSITIONAL_ONLY and name in _OPTIONS
@@ -153,6 +152,11 @@ def _parameter(parameter: inspect.Parameter, about: str) -> click.Parameter:
         [name], help=about, type=kind, required=required, nargs=-1 if several else 1,
         metavar=metavar if required else f"[{metavar}]",
     )  # fmt: skip
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    """Whether it must be typed: what may be None in Python, but has to be said, need not be."""
+    return parameter.default is parameter.empty and not str(parameter.annotation).endswith("| None")
 
 
 def _shown(default: Any) -> str:
@@ -225,7 +229,8 @@ def call(function: Callable[..., Any], typed: Mapping[str, Any]) -> tuple[Any, f
         if value in (None, ()):
             if parameter.default is not parameter.empty:
                 continue
-            value = name.upper() if value is None else (name.upper(),)
+            if _required(parameter):
+                value = name.upper() if value is None else (name.upper(),)
         if parameter.kind is parameter.POSITIONAL_ONLY:
             positional.append(value)
         else:
