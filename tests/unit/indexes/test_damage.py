@@ -235,7 +235,7 @@ def test_a_hybrid_vouches_for_its_weights(tmp_path: Path) -> None:
     from isthmus.retrieval.hybrid_folder import HYBRID, Combination, Hybrid, Member, read_hybrid
 
     member = Member(index="bm25", encoder=None)
-    hybrid = Hybrid(members=[member], combination=Combination(weights=[0.5]))
+    hybrid = Hybrid(members=[member], combination=Combination(weights=[0.5]), state="000001")
     write_json(tmp_path / HYBRID, sealed(hybrid.model_dump()))
     assert read_hybrid(tmp_path) == hybrid
     whole = (tmp_path / HYBRID).read_text()
