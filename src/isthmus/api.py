@@ -803,6 +803,7 @@ class Index:
 
         Examples:
             isthmus add docs.idx more.jsonl
+            >>> index.add([{"id": "2", "text": "Cats sleep."}])
 
         """
         from isthmus.collections.in_memory import documents_spec
@@ -827,6 +828,7 @@ class Index:
         Examples:
             isthmus delete docs.idx d17 d18
             isthmus delete docs.idx - -s problems=skip < withdrawn.txt
+            >>> index.delete(["d17", "d18"])
 
         """
         from isthmus.retrieval.verbs.update import delete
@@ -862,6 +864,7 @@ class Index:
         Examples:
             isthmus sync notes.idx notes/ --dry-run
             isthmus sync notes.idx notes/
+            >>> index.sync("notes/", dry_run=True)
 
         """
         from isthmus.collections.in_memory import documents_spec
@@ -896,6 +899,7 @@ class Index:
 
         Examples:
             isthmus tune docs.idx data/scifact --split train
+            >>> index.tune("data/scifact", split="train").weights
 
         """
         from isthmus.collections.spec import spec_of

@@ -132,3 +132,12 @@ def test_long_hits_keep_their_ranks_and_scores(tmp_path: Path) -> None:
     first = repr(hits).splitlines()[0].split()
     assert first[0] == "1"
     assert float(first[1]) == round(hits[0].score, 3)
+
+
+def test_documents_in_memory_are_called_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = isthmus.index(TEXTS, tmp_path / "idx")
+    assert "indexing documents in memory" in capsys.readouterr().err
+    with pytest.raises(InputError, match="the index of documents in memory has no document '99'"):
+        index.explain("honey", "99")

@@ -49,12 +49,21 @@ def documents_spec(documents: Documents, numbered: bool = True) -> str:
         )
     lines = [_line(one, number, numbered) for number, one in enumerate(documents)]
     content = "".join(lines)
-    file = cache_folder() / "documents" / f"{xxhash.xxh3_128_hexdigest(content.encode())}.jsonl"
+    file = _place() / f"{xxhash.xxh3_128_hexdigest(content.encode())}.jsonl"
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as stream:
             stream.write(content)
     return str(file)
+
+
+def called(spec: str) -> str:
+    """What messages call documents: their path or name, or that they were in memory."""
+    return "documents in memory" if Path(spec).parent == _place() else spec
+
+
+def _place() -> Path:
+    return cache_folder() / "documents"
 
 
 def _line(one: object, number: int, numbered: bool) -> str:

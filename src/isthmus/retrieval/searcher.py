@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from isthmus.collections import Problems
+from isthmus.collections.in_memory import called
 from isthmus.config.models import PACKAGE, on_this_disk
 from isthmus.errors import InputError, MismatchError, SettingsError, lone_surrogate
 from isthmus.indexes.long_documents import LongDocuments
@@ -52,7 +53,7 @@ class Searcher:
     def __init__(self, encoder: Encoder | None, index: Index) -> None:
         self.encoder = encoder
         self.index = index
-        check_encoder(index.manifest, encoder, f"index of {index.manifest.corpus.spec}")
+        check_encoder(index.manifest, encoder, f"index of {called(index.manifest.corpus.spec)}")
 
     def has_same_documents(self, other: Searcher) -> bool:
         """Whether another searcher's index holds documents of the same ids."""
@@ -128,7 +129,7 @@ class Searcher:
         for document_id, row in rows.items():
             if row is None:
                 raise InputError(
-                    f"the index of {self.index.manifest.corpus.spec} has no document "
+                    f"the index of {called(self.index.manifest.corpus.spec)} has no document "
                     f"{document_id!r}",
                     "give ids that a search of this index returned",
                 )

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, open_corpus
+from isthmus.collections.in_memory import called
 from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.encoding import Backend, EncodingChoice, EncodingSettings
@@ -186,14 +187,16 @@ def _index(
 ) -> Path:
     problems = settings.account()
     source = open_corpus(corpus, problems)
-    with waiting(f"reading {corpus} once, to know it again"):
+    with waiting(f"reading {called(corpus)} once, to know it again"):
         origin = CorpusOrigin(
             spec=corpus, fingerprint=source.fingerprint(), reading=settings.reading
         )
     if isinstance(model, str) and model != BM25 and not keeps_work(output):
         model_folder(model)  # a name that leads nowhere is found before documents are read,
         # and bad data before the model is loaded.
-        for _ in track(source.documents(), f"checking {corpus}", source.count(), "documents"):
+        for _ in track(
+            source.documents(), f"checking {called(corpus)}", source.count(), "documents"
+        ):
             pass
     with waiting(f"loading the encoder {model}"):
         encoder = _load(model, settings)
@@ -328,7 +331,10 @@ def _fill_bm25(
     from isthmus.indexes.bm25.builder import build_bm25
 
     documents = track(
-        source.documents(), f"indexing {description.corpus.spec}", source.count(), "documents"
+        source.documents(),
+        f"indexing {called(description.corpus.spec)}",
+        source.count(),
+        "documents",
     )
     build_bm25(rows(cutter, documents), output, description, request, memory)
 
@@ -351,7 +357,7 @@ def _fill(
         if done:
             notice(f"resuming after {done:,} {unit}")
         remaining = islice(rows(cutter, source.documents()), done, None)
-        with Bar(f"indexing {description.corpus.spec}", total, unit, done) as bar:
+        with Bar(f"indexing {called(description.corpus.spec)}", total, unit, done) as bar:
             parts = blocks(remaining, block_size)
             for block, vectors in encoder.encode_blocks(parts, bar.advance):
                 if description.encoder.backend == "onnx-int8" and builder.rows == done:

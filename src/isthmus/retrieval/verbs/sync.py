@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from isthmus.collections import open_corpus
+from isthmus.collections.in_memory import called
 from isthmus.config import Overrides
 from isthmus.config.settings import check_arguments
 from isthmus.errors import InputError, IsthmusError, MismatchError
@@ -114,7 +115,7 @@ def _compare(corpus: str, stored: StoredDocuments, settings: SyncSettings, dry_r
     added: list[str] = []
     changed: list[str] = []
     unchanged = 0
-    with Bar(f"comparing {corpus}", source.count(), "documents") as bar:
+    with Bar(f"comparing {called(corpus)}", source.count(), "documents") as bar:
         for block in blocks(source.documents(), _BLOCK):
             known = stored.find([document.id for document in block])
             expected: dict[str, list[Document]] = {}

@@ -13,6 +13,7 @@ import xxhash
 from pydantic import Field
 
 from isthmus.collections import open_corpus
+from isthmus.collections.in_memory import called
 from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.output import only_writer
@@ -116,7 +117,7 @@ def _put(
             notice(f"resuming after {done:,} documents")
         if encoder is not None:
             encoder.cut_texts.restart()
-        with Bar(f"adding {corpus}", total, "documents", done) as bar:
+        with Bar(f"adding {called(corpus)}", total, "documents", done) as bar:
             for block in blocks(documents, settings.block_size):
                 writer.add(block, _vectors(encoder, block))
                 bar.advance(begun(block))
