@@ -25,7 +25,7 @@ setup-development: .venv/test.installed ## the same, with everything the tests a
 quickstart: .venv/run.installed ## an encoder adapted to documentation strings, before and after, one to five minutes on 2 cores
 	$(BIN)/isthmus quickstart
 
-test: .venv/test.installed ## run the tests, as CI does, eight minutes on 2 idle cores; some of them: make test TESTS=tests/golden
+test: .venv/test.installed ## run the tests, as CI does, six minutes on 2 idle cores; some of them: make test TESTS=tests/golden
 	$(PYTEST) $(TESTS)
 
 test-fast: .venv/test.installed ## unit, golden and architecture, for the inner loop: three minutes
