@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,7 @@ class Document:
     id: str
     text: str
     title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False, kw_only=True)
 
     def contents(self, titles: bool = True) -> str:
         """The text that a model or an index sees: title and text on one line each, or text alone.

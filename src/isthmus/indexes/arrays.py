@@ -88,6 +88,8 @@ def best(
 ) -> npt.NDArray[np.int64]:
     """Positions of the `depth` highest scores, best first, equal scores by lower rank.
 
+    Equal scores of equal rank (passages of one document) keep their order.
+
     All scores equal to the last one that fits are weighed by rank, so that the answer does not
     depend on which of them a partial sort happens to meet first.
     """
@@ -95,11 +97,11 @@ def best(
     if len(scores) > depth:
         last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
         kept = np.flatnonzero(scores >= last)
-    kept = kept[np.argsort(-scores[kept])]
+    kept = kept[np.argsort(-scores[kept], kind="stable")]
     # One number per document, by score first: sorting by two keys takes twice as long.
     keys = ranks[kept].astype(np.int64)
     keys[1:] += np.cumsum(np.diff(scores[kept]) != 0) << 32
-    order: npt.NDArray[np.int64] = kept[np.argsort(keys)][:depth]
+    order: npt.NDArray[np.int64] = kept[np.argsort(keys, kind="stable")][:depth]
     return order
 
 

@@ -1,48 +1,40 @@
-"""What an index folder holds and what filled it, written last so that it vouches for the rest."""
+"""The one record of an index folder: what its fields are, and which segments they consist of.
+
+Replacing `manifest.json` is what commits a change. It vouches for itself by a checksum, and for every
+file of every segment by theirs.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from isthmus._version import __version__
 from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Settings
-from isthmus.config.output import where_it_leads, write_json
-from isthmus.config.safe_names import plain
+from isthmus.config.output import write_json
+from isthmus.config.safe_names import inside, plain
 from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_bounded, sealed
-from isthmus.errors import InputError, SettingsError, similar
-from isthmus.indexes.integrity import COPY, Count, StoredFile, damaged, described
+from isthmus.errors import InputError, SettingsError, choices, similar
+from isthmus.indexes.integrity import COPY, Count, StoredFile, damaged
 from isthmus.indexes.languages import AUTO, NONE, UNSTEMMED, Language
 from isthmus.text.passages import Cut
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 SEGMENTS = "segments"
-HYBRID = "hybrid.json"  # in a folder of several indexes
-STATE = "[0-9]{6}"
-"""What the folder of a hybrid's own indexes is named like."""
-PROGRESS = "progress.json"  # in a workplace: the rows that are on the disk
-PLAN = "shards.json"  # in a workplace: which segments there will be
+DOCUMENTS, METADATA, PASSAGES = "documents", "metadata", "passages"
+"""The parts of a segment besides its fields, by the names of their folders."""
 _CANDIDATES = 6  # that a refusal names
-_MANIFESTS = 64  # as they were read last: an index of few segments is opened in several steps
+_MANIFESTS = 64  # as they were read last
+_LARGEST = 2**26  # bytes
 
-
-Kind = Literal["bm25", "dense", "inverted"]
-TITLES: dict[Kind, str] = {
-    "bm25": "a bm25 index",
-    "dense": "a dense index",
-    "inverted": "an inverted index",
-}
-"""With their articles."""
-_NEEDED: dict[Kind, tuple[str, ...]] = {
-    "bm25": ("bm25",),
-    "dense": ("dimension", "dtype", "largest_norm"),
-    "inverted": ("dimension", "inverted", "layout"),
-}  # fields that an index in one piece must have
+Type = Literal["bm25", "dense", "sparse"]
 
 
 class Bm25Settings(Settings):
@@ -74,8 +66,26 @@ class Bm25Settings(Settings):
         return self.model_copy(update=chosen)
 
 
-class InvertedSettings(Settings):
-    """How term weights are kept in an inverted index."""
+class HnswSettings(Settings):
+    """How a graph of vectors is built and searched: more of anything finds more."""
+
+    neighbours: int = Field(32, ge=2, description="links of a vector")
+    construction: int = Field(200, ge=1, description="vectors met while one is placed")
+    effort: int = Field(128, ge=1, description="vectors met while searching")
+    oversampling: int = Field(2, ge=1, description="candidates scored exactly for every answer")
+
+
+class DenseSettings(Settings):
+    """How dense vectors are stored."""
+
+    dtype: Literal["float32", "float16"] = Field("float32", description="type of the numbers")
+    hnsw: HnswSettings | None = Field(
+        None, description="a graph of the vectors, for approximate search; null: none"
+    )
+
+
+class SparseSettings(Settings):
+    """How term weights are stored."""
 
     terms: int | None = Field(
         None, ge=1, description="the strongest terms kept of a document; null: all"
@@ -107,35 +117,47 @@ class EncoderOrigin(Settings):
     assumed: str = ""
 
 
-class Description(Settings):
-    """An index to be built: all that is known before the first document is read."""
+class Bm25Field(Settings):
+    """BM25, whose rows are whole documents."""
 
-    kind: Kind
-    corpus: CorpusOrigin
-    titles: bool
-    texts: bool = True
-    encoder: EncoderOrigin | None = None
-    dimension: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    dtype: Literal["float32", "float16"] | None = None
-    inverted: InvertedSettings | None = None
-    bm25: Bm25Settings | None = None
-    passages: Cut | None = None
+    type: Literal["bm25"] = "bm25"
+    titles: bool = True
+    settings: Bm25Settings = Bm25Settings()
 
-    @property
-    def encoder_fingerprint(self) -> str | None:
-        """The fingerprint of the encoder; None for BM25, which has none."""
-        return None if self.encoder is None else self.encoder.fingerprint
+    encoder: ClassVar[None] = None
+    on_passages: ClassVar[bool] = False
 
-    def identity(self) -> dict[str, Any]:
-        """All that two equal indexes share: contents, but neither names nor paths."""
-        # The fingerprint of an encoder is of its settings too.
-        own = {"name", "settings", "assumed"}
-        names = {"corpus": {"spec", "reading"}, "encoder": own, "passages": {"model"}}
-        return self.model_dump(include=set(Description.model_fields), exclude=names)
+
+class _VectorField(Settings):
+    """Vectors of an encoder, whose rows are passages where the index has these."""
+
+    titles: bool = True
+    encoder: EncoderOrigin
+    dimension: Annotated[int, Field(ge=1, lt=2**31)]
+
+    on_passages: ClassVar[bool] = True
+
+
+class DenseField(_VectorField):
+    """One vector per row."""
+
+    type: Literal["dense"] = "dense"
+    settings: DenseSettings = DenseSettings()
+
+
+class SparseField(_VectorField):
+    """Weights of terms, in lists."""
+
+    type: Literal["sparse"] = "sparse"
+    settings: SparseSettings = SparseSettings()
+
+
+FieldAbout = Annotated[Bm25Field | DenseField | SparseField, Field(discriminator="type")]
+"""What a field is, and how it was filled."""
 
 
 class Layout(Settings):
-    """How an inverted index divides its documents, and how many weights it holds.
+    """How a sparse field divides its rows, and how many weights it holds.
 
     Lists of `long_from` postings and more within a block carry bounds.
     """
@@ -145,114 +167,190 @@ class Layout(Settings):
     postings: Count
 
 
-def _inside(name: str) -> str:
-    """The name itself; a ValueError unless its file is in the index or in its `segments` folder."""
-    plain(name.removeprefix(f"{SEGMENTS}/"))
-    return name
+class FieldCounts(Settings):
+    """What is known of the rows of a field in one segment, by its type."""
 
-
-FileName = Annotated[str, AfterValidator(_inside)]
-"""The name of a file in the index, or in its folder of segments."""
-
-
-class Segment(Settings):
-    """A part of an index that grows: a whole index of its own in `segments/`, never changed.
-
-    `deleted` names the file of those of its rows that no longer count, where there are any.
-    """
-
-    name: Annotated[str, Field(pattern="^[0-9]{1,18}$")]
-    documents: Count
-    deleted: FileName | None = None
-
-
-class Manifest(Description):
-    """A finished index: its description, counts and files; or the segments it consists of.
-
-    `documents` are those that can be found, or their passages. An index in segments is replaced by
-    replacing this.
-    """
-
-    format: int = FORMAT
-    created_by: str = f"isthmus {__version__}"
-    documents: Count
+    tokens: Count | None = None
     largest_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     layout: Layout | None = None
-    segments: list[Segment] | None = None
-    files: dict[FileName, StoredFile]
-
-    @model_validator(mode="after")
-    def _is_of_its_kind(self) -> Manifest:
-        missing = [name for name in _NEEDED[self.kind] if getattr(self, name) is None]
-        if missing and self.segments is None:
-            raise ValueError(f"{TITLES[self.kind]} has {', '.join(missing)}")
-        return self
-
-    @model_validator(mode="after")
-    def _vouches_for_deleted_rows(self) -> Manifest:
-        deleted = {one.deleted for one in self.segments or () if one.deleted is not None}
-        if unknown := deleted - self.files.keys():
-            raise ValueError(f"{', '.join(sorted(unknown))} is not among its files")
-        return self
-
-
-def write_manifest(
-    folder: Path,
-    description: Description,
-    documents: int,
-    largest_norm: float | None = None,
-    layout: Layout | None = None,
-) -> None:
-    """Describes every file that is searched; an index exists from this moment on."""
-    names = sorted(file.name for file in folder.iterdir() if is_searched(file))
-    manifest = Manifest(
-        **dict(description),
-        documents=documents,
-        largest_norm=largest_norm,
-        layout=layout,
-        files=described(folder, names, shape_of(description, documents, layout)),
+    recall: dict[str, float] | None = Field(
+        None, description="of the graph: fraction of the nearest documents found, by depth"
     )
-    replace_manifest(folder, manifest)
 
 
-def replace_manifest(folder: Path, manifest: Manifest) -> None:
-    """Puts a manifest into its place, in one step."""
-    write_json(folder / MANIFEST, sealed(manifest.model_dump()))
+_NEEDED: dict[Type, str] = {"bm25": "tokens", "dense": "largest_norm", "sparse": "layout"}
 
 
-def is_searched(file: Path) -> bool:
-    """Whether a file of an index folder is one that a manifest vouches for."""
-    return file.suffix in (".npy", ".arrow")
+def _field_name(name: str) -> str:
+    if name in (DOCUMENTS, METADATA, PASSAGES) or name.startswith(".") or len(name.split()) != 1:
+        raise ValueError("not the name of a field")
+    return plain(name)
 
 
-def shape_of(description: Description, documents: int, layout: Layout | None) -> str:
-    """All that the structure of the files depends on, in one line."""
-    kept = (description.kind, description.dimension, description.dtype)
-    rows = () if description.passages is None else ("passages",)
-    return repr((*kept, description.inverted, documents, layout, *rows))
+FieldName = Annotated[str, AfterValidator(_field_name)]
+FileName = Annotated[str, AfterValidator(inside)]
+"""The name of a file inside the folder of its segment."""
 
 
-def stated_manifest(folder: Path) -> Manifest:
-    """The manifest of an index, whatever its files are."""
+class SegmentAbout(Settings):
+    """A segment, whose files never change: its counts, and what vouches for it.
+
+    `deleted` names the file of those of its documents that no longer count, `dead` of them.
+    """
+
+    name: Annotated[str, Field(pattern="^[0-9]{6,18}$")]
+    documents: Count
+    passages: Count | None = None
+    deleted: FileName | None = None
+    dead: Count = 0
+    fields: dict[FieldName, FieldCounts] = Field({})
+    files: dict[FileName, StoredFile] = Field({})
+
+    @model_validator(mode="after")
+    def _vouches_for_all(self) -> SegmentAbout:
+        if self.deleted is not None and self.deleted not in self.files:
+            raise ValueError(f"{self.deleted} is not among its files")
+        if self.dead > self.documents or bool(self.dead) != (self.deleted is not None):
+            raise ValueError("it has other deleted documents than it says")
+        return self
+
+    @property
+    def living(self) -> int:
+        """The number of documents that were not deleted."""
+        return self.documents - self.dead
+
+    def rows(self, field: FieldAbout) -> int:
+        """The number of rows of a field in it."""
+        over_passages = field.on_passages and self.passages is not None
+        return self.passages if over_passages and self.passages is not None else self.documents
+
+    def files_of(self, part: str) -> dict[str, StoredFile]:
+        """The files of a part or field, by their names in its folder."""
+        prefix = f"{part}/"
+        return {
+            name.removeprefix(prefix): stored
+            for name, stored in self.files.items()
+            if name.startswith(prefix)
+        }
+
+
+class Fusion(Settings):
+    """How the answers of several fields become one."""
+
+    fusion: str = Field("weighted_sum", description="weighted_sum, reciprocal_rank or raw_sum")
+    candidates: int = Field(1000, ge=1, description="documents per query and field that are fused")
+    weights: dict[str, float] = Field(
+        {}, description="of fields, by name; 1 for one that is not named"
+    )
+
+
+class Manifest(Settings):
+    """All that an index is: where it is from, its fields, how they are fused, and its segments."""
+
+    format: int = FORMAT
+    made_by: dict[str, Any] = Field({})
+    corpus: CorpusOrigin
+    passages: Cut | None = None
+    fields: Annotated[dict[FieldName, FieldAbout], Field(min_length=1)]
+    fusion: Fusion = Fusion()
+    segments: list[SegmentAbout] = Field([])
+
+    @model_validator(mode="after")
+    def _has_every_field_everywhere(self) -> Manifest:
+        names = [segment.name for segment in self.segments]
+        if len(set(names)) < len(names):
+            raise ValueError("a segment is named twice")
+        for segment in self.segments:
+            if segment.fields.keys() != self.fields.keys():
+                raise ValueError(f"segment {segment.name} has other fields")
+            for name, field in self.fields.items():
+                if getattr(segment.fields[name], _NEEDED[field.type]) is None:
+                    raise ValueError(f"segment {segment.name} has no {_NEEDED[field.type]}")
+            if (segment.passages is None) != (self.passages is None):
+                raise ValueError(f"segment {segment.name} has other rows than the index")
+        return self
+
+    @property
+    def documents(self) -> int:
+        """The number of documents that can be found."""
+        return sum(segment.living for segment in self.segments)
+
+    @property
+    def encoders(self) -> dict[str, EncoderOrigin]:
+        """The encoders of the fields that have one, by the field's name."""
+        return {
+            name: field.encoder for name, field in self.fields.items() if field.encoder is not None
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """All that two equal indexes share: contents, but neither names nor paths."""
+        fields = {name: field_identity(field) for name, field in self.fields.items()}
+        cut = None if self.passages is None else self.passages.model_dump(exclude={"model"})
+        return {"corpus": self.corpus.fingerprint, "passages": cut, "fields": fields}
+
+    def field(self, name: str) -> FieldAbout:
+        """The field of this name; a SettingsError if there is none."""
+        if name not in self.fields:
+            raise SettingsError(
+                f"the index has no field {name!r}",
+                f"name one of {', '.join(self.fields)}, or leave it out to search all of them",
+                choices(name, list(self.fields)),
+            )
+        return self.fields[name]
+
+
+def field_identity(field: FieldAbout) -> dict[str, Any]:
+    """What two fields with equal contents share; the fingerprint of an encoder is of its settings too."""
+    own = {"name", "settings", "assumed"}
+    return field.model_dump(exclude={"encoder": own})
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replaces the manifest of a folder in one step; once this returns, no crash can undo it."""
+    write_json(folder / MANIFEST, sealed(manifest.model_dump(mode="json")))
+    settle_names(folder)
+
+
+def settle_names(folder: Path) -> None:
+    """Brings the names in a folder to the disk."""
+    if os.name == "posix":  # elsewhere folders cannot be opened, and need not be
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an index; its files are looked at when they are opened."""
     file = folder / MANIFEST
     try:
-        return _parsed(read_bounded(file), folder)
+        return _parsed(read_bounded(file, _LARGEST), folder)
     except UnreadableError as error:
         if not file.is_file():
-            raise _not_an_index(folder) from None
+            raise not_an_index(folder) from None
         raise damaged(file, str(error), folder) from None
+
+
+def is_index(folder: Path) -> bool:
+    """Whether a folder holds an index."""
+    return (folder / MANIFEST).is_file()
+
+
+def index_folder(folder: str | Path) -> Path:
+    """The folder itself, or the index in it where it is the output of `adapt`."""
+    inner = Path(folder, "index")
+    return inner if not is_index(Path(folder)) and is_index(inner) else Path(folder)
 
 
 @lru_cache(maxsize=_MANIFESTS)
 def _parsed(text: bytes, folder: Path) -> Manifest:
     values = parse_mapping(text)
     version = values.get("format")
-    if not isinstance(version, int):
-        raise UnreadableError("it states no format version")
     if version != FORMAT:
         raise InputError(
-            f"the index {str(folder)!r} has format version {version}; isthmus {__version__} reads "
-            f"{FORMAT}",
+            f"the index {str(folder)!r} has format version {version!r:.20}; isthmus {__version__} "
+            f"reads {FORMAT}",
             "pip install --upgrade isthmus, or build the index again with this version",
         )
     try:
@@ -261,33 +359,20 @@ def _parsed(text: bytes, folder: Path) -> Manifest:
         raise UnreadableError(error.what) from None
 
 
-def workplace(folder: Path) -> Path:
-    """Where an index lives until it is whole: a hidden folder beside its final name."""
-    place = where_it_leads(folder.absolute())  # "." has no name
-    return place.with_name(f".{place.name}.building")
-
-
-def keeps_work(folder: Path) -> bool:
-    """Whether an index that is not whole yet has recorded steps, from which building goes on."""
-    return any((workplace(folder) / record).is_file() for record in (PROGRESS, PLAN))
-
-
-def _not_an_index(folder: Path) -> InputError:
+def not_an_index(folder: Path) -> InputError:
+    """The refusal of a folder without a manifest."""
     fix, expected = "give the folder that `isthmus index --output` wrote", ""
-    if workplace(folder).is_dir():
-        what = f"the index {str(folder)!r} is not complete"
-        fix = "wait until its command has ended, or run the same `isthmus index` command again"
-    elif folder.is_file():
+    if folder.is_file():
         what = f"{str(folder)!r} is a file, not an index"
     elif not folder.exists():
         what = f"there is no index {str(folder)!r}"
         fix = "check the path, or build it with `isthmus index`"
         expected = similar(folder)
-    elif (folder / HYBRID).is_file():
-        what = f"{str(folder)!r} is a hybrid of several indexes, and one is needed here"
-        fix = f"name one of them; `isthmus doctor {folder}` lists them"
-    elif any(folder.glob("*.npy")) or any(folder.glob("*.arrow")):
-        what = f"the index {str(folder)!r} is half-written: it has no {MANIFEST}"
+    elif any((folder / SEGMENTS).glob("*/progress.json")):
+        what = f"the index {str(folder)!r} is not complete"
+        fix = "wait until its command has ended, or run the same `isthmus index` command again"
+    elif (folder / SEGMENTS).is_dir():
+        what = f"the index {str(folder)!r} has no {MANIFEST}"
         fix = COPY
     else:
         what = f"{str(folder)!r} is not an index: it has no {MANIFEST}"
@@ -296,16 +381,25 @@ def _not_an_index(folder: Path) -> InputError:
 
 
 def _indexes_below(folder: Path) -> list[str]:
-    """The indexes and hybrids up to two folders below, hidden ones left out; not more than a few.
-
-    Of a hybrid, not the indexes that it consists of.
-    """
-    found: list[Path] = []
+    """The indexes up to two folders below, hidden ones left out; not more than a few."""
+    found: list[str] = []
     for depth in ("*", "*/*"):
         for place in sorted(folder.glob(depth)):
             hidden = any(part.startswith(".") for part in place.relative_to(folder).parts)
-            if hidden or place.parent in found:
-                continue
-            if (place / MANIFEST).is_file() or (place / HYBRID).is_file():
-                found.append(place)
-    return [str(one) for one in found[:_CANDIDATES]]
+            if not hidden and is_index(place) and len(found) < _CANDIDATES:
+                found.append(str(place))
+    return found
+
+
+def parts_of(manifest: Manifest) -> Iterator[str]:
+    """The parts of every segment: documents, passages where it has these, and its fields."""
+    yield from (DOCUMENTS, METADATA)
+    if manifest.passages is not None:
+        yield PASSAGES
+    yield from manifest.fields
+
+
+def updated(manifest: Manifest, **changes: Any) -> Manifest:
+    """A copy of a manifest in which some values are others, checked as a whole."""
+    values: Mapping[str, Any] = {**dict(manifest), **changes}
+    return Manifest(**values)

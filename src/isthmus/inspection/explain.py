@@ -190,7 +190,7 @@ def _sparse_terms(searcher: Searcher, index: Index, query: str, row: str) -> Ite
     import numpy as np
     from scipy.sparse import csr_matrix
 
-    from isthmus.indexes.inverted.quantisation import searched
+    from isthmus.indexes.sparse.quantisation import searched
 
     encoder: Any = searcher.encoder
     manifest = index.manifest

@@ -11,7 +11,7 @@ from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.encoders import load_encoder
 from isthmus.finetuning.mining.candidates import MiningSettings, Ranker, TrainingCorpus, answers
 from isthmus.finetuning.negatives._base import Source
-from isthmus.indexes.manifest import InvertedSettings
+from isthmus.indexes.manifest import SparseSettings
 from isthmus.records import Query, Ranking
 
 
@@ -40,7 +40,7 @@ class Retriever(Source):
         with named_at(self.where):
             fingerprint = load_encoder(model, chosen).fingerprint
         # Not quantised: a margin is a difference of the encoder's own scores.
-        changed = {**chosen, "inverted": InvertedSettings(weights="float")}
+        changed = {**chosen, "inverted": SparseSettings(weights="float")}
 
         def rank(queries: Sequence[Query], depth: int) -> Iterator[Ranking]:
             return answers(corpus.searcher(fingerprint, model, **changed), queries, depth)

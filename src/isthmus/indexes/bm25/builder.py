@@ -1,138 +1,93 @@
-"""Building a BM25 index in bounded memory: sorted blocks of postings are spilled, then merged.
+"""Building BM25 in bounded memory: sorted blocks of postings are spilled, then merged.
 
-A block that has been spilled is recorded and survives a crash. Merging reads the blocks, a range
-of terms at a time, and is done again when it is interrupted.
+The documents of a segment are read from its store, so that nothing need be recorded while they come.
+Blocks that were spilled survive a crash. Merging reads them, a range of terms at a time, and is done
+again when it is interrupted.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 
-from isthmus.config.output import writing
-from isthmus.errors import InputError
 from isthmus.indexes.bm25.analyzer import Analyzer
 from isthmus.indexes.bm25.postings import Source, write_block, write_merged
-from isthmus.indexes.construction import (
-    ABSORBED,
-    complete,
-    document_writer,
-    read_progress,
-    record_progress,
-    refuse_empty,
-    start_anew,
-)
-from isthmus.indexes.documents import blocks
-from isthmus.indexes.manifest import Description, workplace
-from isthmus.indexes.segments.living import Part
-from isthmus.progress import notice, waiting
-from isthmus.records import Document
+from isthmus.indexes.documents import DocumentStore
+from isthmus.indexes.manifest import Bm25Field, FieldCounts
+from isthmus.progress import Bar
 
 MEMORY = 1.0  # GiB
-DOCUMENTS = 1024  # analysed and written at a time
+_DOCUMENTS = 1024  # analysed at a time
 _TOKEN_BYTES, _TERM_BYTES = 64, 250  # held while a block is sorted
+_BLOCK = re.compile(r"block-([0-9]+)-([0-9]+)")  # from which row to which
 
 
-class Bm25Builder:
-    """Takes documents and makes a BM25 index of them, holding `memory` GiB of postings at most."""
+def build_postings(
+    folder: Path, about: Bm25Field, store: DocumentStore, memory: float = MEMORY
+) -> FieldCounts:
+    """Fills a folder with the postings of all documents, holding `memory` GiB of them at most.
 
-    def __init__(self, folder: Path, description: Description, memory: float = MEMORY) -> None:
-        assert description.bm25 is not None
-        self._folder = folder
-        self._description = description
-        self._settings = description.bm25
-        self._analyzer = Analyzer(description.bm25)
-        self._memory = max(1, int(memory * 2**30))
-        with writing(folder):
-            self.rows, self._sources, offset = self._resume()
-            self._spilled = len(self._sources)
-            self._documents = document_writer(folder, description, offset)
-        self._begin_block()
+    Interrupted and run again, it goes on after the last block that was spilled.
+    """
+    folder.mkdir(exist_ok=True)
+    analyzer = Analyzer(about.settings)
+    spilled = _spilled(folder)
+    done = spilled[-1][1] if spilled else 0
+    vocabulary, tokens, lengths = _Numbers(), array("i"), array("i")
 
-    def add(self, documents: Sequence[Document], _vectors: None = None) -> None:
-        """Appends documents; what a crash can undo are those since the last full block."""
-        self._copy(documents)
-        for document in documents:
-            terms = self._analyzer.terms(document.contents(self._description.titles))
-            self._tokens.extend(map(self._vocabulary.__getitem__, terms))
-            self._lengths.append(len(terms))
-        held = _TOKEN_BYTES * len(self._tokens) + _TERM_BYTES * len(self._vocabulary)
-        if held >= self._memory:
-            self._spill()
+    def spill(last: int) -> None:
+        nonlocal vocabulary, tokens, lengths, done
+        block = folder / f"block-{done}-{last}"
+        partial = folder / f".{block.name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        write_block(partial, vocabulary, tokens, np.array(lengths))
+        partial.rename(block)
+        spilled.append((done, last))
+        vocabulary, tokens, lengths, done = _Numbers(), array("i"), array("i"), last
 
-    def absorb(self, folder: Path, part: Part, stopped: Callable[[], bool]) -> bool:
-        """Appends the living documents of a finished segment; False if it was stopped before."""
-        for start in range(0, len(part.rows), ABSORBED):
-            if stopped():
-                return False
-            self._copy(part.store.documents(part.rows[start : start + ABSORBED]))
-        self._sources.append(Source(folder, part.lives))
-        return True
+    with Bar("building bm25", len(store), "documents", done) as bar:
+        for first in range(done, len(store), _DOCUMENTS):
+            last = min(first + _DOCUMENTS, len(store))
+            for document in store.documents(np.arange(first, last)):
+                terms = analyzer.terms(document.contents(about.titles))
+                tokens.extend(map(vocabulary.__getitem__, terms))
+                lengths.append(len(terms))
+            bar.advance(last - first)
+            if _TOKEN_BYTES * len(tokens) + _TERM_BYTES * len(vocabulary) >= memory * 2**30:
+                spill(last)
+    if lengths:
+        spill(len(store))
+    blocks = [folder / f"block-{first}-{last}" for first, last in spilled]
+    found = merge_postings(folder, [Source(block) for block in blocks], memory)
+    for block in blocks:
+        shutil.rmtree(block)
+    return found
 
-    def finish(self, request: Mapping[str, Any]) -> Path:
-        """The finished index under its final name; `request` is what was asked for."""
-        refuse_empty(self.rows, self._description)
-        if self._lengths:
-            self._spill()
-        with writing(self._folder):
-            self._documents.finish()
-            index = workplace(self._folder) / "index"
-            write_merged(index, self._sources, self._settings, self._memory)
-            return complete(self._folder, self._description, request, self.rows)
 
-    def refuse_wordless(self) -> None:
-        """Refuses a corpus of which no document has a term."""
-        if self.rows and not self._spilled and not self._vocabulary:
-            raise InputError(
-                f"no document of {self._description.corpus.spec} has a word to search for",
-                "check the format of the corpus, or set bm25.stopwords=none",
-            )
+def merge_postings(folder: Path, sources: Sequence[Source], memory: float = MEMORY) -> FieldCounts:
+    """Fills a folder with the postings of all living documents of others, one after the other."""
+    return FieldCounts(tokens=write_merged(folder, sources, max(1, int(memory * 2**30))))
 
-    def _copy(self, documents: Sequence[Document]) -> None:
-        """Appends documents without their postings."""
-        with writing(self._folder):
-            self._documents.add(documents)
-            self.rows += len(documents)
 
-    def _begin_block(self) -> None:
-        self._vocabulary = _Numbers()
-        self._tokens, self._lengths = array("i"), array("i")
-
-    def _spill(self) -> None:
-        with writing(self._folder):
-            block = self._block(self._spilled)
-            write_block(block, self._vocabulary, self._tokens, np.array(self._lengths))
-            self._spilled += 1
-            counts = {"rows": self.rows, "blocks": self._spilled}
-            offset = self._documents.flush()
-            record_progress(self._folder, self._description, {**counts, "offset": offset})
-        self._sources.append(Source(block))
-        self._begin_block()
-
-    def _block(self, number: int) -> Path:
-        return workplace(self._folder) / f"block-{number}"
-
-    def _resume(self) -> tuple[int, list[Source], int]:
-        """Rows, blocks and bytes of documents that earlier work left whole; else it starts anew."""
-        progress = read_progress(self._folder, self._description, ("rows", "blocks"))
-        if progress is not None:
-            with suppress(InputError):
-                spilled = [Source(self._block(number)) for number in range(progress["blocks"])]
-                return progress["rows"], spilled, progress["offset"]
-        start_anew(self._folder)
-        return 0, [], 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._documents.close()
+def _spilled(folder: Path) -> list[tuple[int, int]]:
+    """The blocks that earlier work left, as far as they follow each other; others are removed."""
+    found = sorted(
+        (int(match[1]), int(match[2]))
+        for entry in folder.iterdir()
+        if (match := _BLOCK.fullmatch(entry.name))
+    )
+    kept: list[tuple[int, int]] = []
+    for first, last in found:
+        if first == (kept[-1][1] if kept else 0):
+            kept.append((first, last))
+        else:
+            shutil.rmtree(folder / f"block-{first}-{last}")
+    return kept
 
 
 class _Numbers(dict[str, int]):
@@ -141,24 +96,3 @@ class _Numbers(dict[str, int]):
     def __missing__(self, term: str) -> int:
         number = self[term] = len(self)
         return number
-
-
-def build_bm25(
-    documents: Iterable[Document],
-    folder: Path,
-    description: Description,
-    request: Mapping[str, Any],
-    memory: float = MEMORY,
-) -> Path:
-    """A finished index of the documents under the name `folder`.
-
-    Interrupted and run again, it goes on after the last block that was spilled.
-    """
-    with Bm25Builder(folder, description, memory) as builder:
-        if builder.rows:
-            notice(f"resuming after {builder.rows:,} documents")
-        for block in blocks(islice(documents, builder.rows, None), DOCUMENTS):
-            builder.add(block)
-        builder.refuse_wordless()
-        with waiting(f"completing {folder}"):
-            return builder.finish(request)

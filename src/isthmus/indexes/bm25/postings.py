@@ -1,6 +1,6 @@
 """Postings on disk: of each term, the rows that contain it and how often, terms in sorted order.
 
-A block that is spilled while an index is built has these files, and so has every index, so that
+A block that is spilled while a segment is built has these files, and so has every segment, so that
 blocks and segments are merged alike.
 """
 
@@ -17,18 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from isthmus.indexes.arrays import GrowingArray, flush, mapped, write_array
-from isthmus.indexes.bm25.scoring import inverse_frequency, posting_scores
 from isthmus.indexes.integrity import parsing
-from isthmus.indexes.manifest import Bm25Settings
+from isthmus.indexes.structure import below, refusing, require, shaped
 
 VOCABULARY = "vocabulary.arrow"
-# These three are as bm25s writes them.
-STARTS = "indptr.csc.index.npy"
-ROWS = "indices.csc.index.npy"
-SCORES = "data.csc.index.npy"
+STARTS = "starts.npy"
+ROWS = "rows.npy"
 FREQUENCIES = "frequencies.npy"
 LENGTHS = "lengths.npy"
 
+_CHECKED = 2**22  # numbers that are compared at a time
 _BYTES = 128  # held for a posting that is being merged, with room for vocabularies
 
 Ints = npt.NDArray[np.int64]
@@ -125,33 +123,25 @@ def write_block(
     write_array(folder / LENGTHS, lengths)
 
 
-def write_merged(
-    folder: Path, sources: Sequence[Source], settings: Bm25Settings, memory: int
-) -> None:
-    """Makes the files of an index of all sources, their documents one after the other.
+def write_merged(folder: Path, sources: Sequence[Source], memory: int) -> int:
+    """Makes the files of all sources, their documents one after the other; the number of tokens.
 
     Besides vocabularies and 16 bytes a document, it holds `memory` bytes at most, or the
     postings of one term.
     """
+    folder.mkdir(exist_ok=True)
     limit = max(1, memory // _BYTES)
     terms, numbers, counts, largest = _union(sources, limit)
     starts = np.concatenate([[0], np.cumsum(counts)])
     each = [source.lengths() for source in sources]
     first_rows = np.cumsum([0, *map(len, each)])
     lengths = np.concatenate(each)
-    average = int(lengths.sum(dtype=np.int64)) / len(lengths)
-    different, which = np.unique(counts, return_inverse=True)
-    weights = np.array(
-        [inverse_frequency(count, len(lengths)) for count in different.tolist()],
-        dtype=np.float32,
-    )
     _write_terms(folder, terms)
     write_array(folder / STARTS, starts)
     write_array(folder / LENGTHS, lengths)
     with (
         GrowingArray(folder / ROWS, np.int32) as all_rows,
         GrowingArray(folder / FREQUENCIES, _smallest(largest)) as all_frequencies,
-        GrowingArray(folder / SCORES, np.float32) as all_scores,
     ):
         for low, high in _ranges(starts, limit):
             heads = starts[low:high] - starts[low]
@@ -166,10 +156,9 @@ def write_merged(
                 rows[places] = found.rows + np.int32(first_row)
                 frequencies[places] = found.frequencies
                 np.add.at(heads, mine, found.counts)
-            weight = np.repeat(weights[which[low:high]], counts[low:high])
             all_rows.append(rows)
             all_frequencies.append(frequencies)
-            all_scores.append(posting_scores(settings, weight, frequencies, lengths[rows], average))
+    return int(lengths.sum(dtype=np.int64))
 
 
 class _Union(NamedTuple):
@@ -229,3 +218,23 @@ def _read_terms(folder: Path) -> Any:
         terms = reader.get_batch(0).column("term")
         # A cast that changes nothing would still import pyarrow.compute.
         return terms if terms.type == pa.large_string() else terms.cast(pa.large_string())
+
+
+def check_postings(folder: Path, rows: int, tokens: int) -> None:
+    """Refuses postings that lead out of the documents, or out of each other."""
+    with refusing(folder, LENGTHS):
+        shaped(lengths := mapped(folder / LENGTHS, folder), (rows,), "<i4")
+        require(bool(np.all(lengths >= 0)), "a document has less than no terms")
+        require(int(lengths.sum(dtype=np.int64)) == tokens, "documents have other lengths")
+    with refusing(folder, VOCABULARY):
+        _read_terms(folder).validate(full=True)
+    with refusing(folder, STARTS):
+        terms, starts = len(_read_terms(folder)), mapped(folder / STARTS, folder)
+        shaped(starts, (terms + 1,), "<i8")
+        require(starts[0] == 0 and bool(np.all(np.diff(starts) >= 0)), "a list ends before it begins")
+    for name, kinds in ((ROWS, ("<i4",)), (FREQUENCIES, ("u1", "<u2", "<u4", "<i8", "<u8"))):
+        with refusing(folder, name):
+            shaped(found := mapped(folder / name, folder), (int(starts[-1]),), *kinds)
+            for first in range(0, len(found), _CHECKED):
+                part = found[first : first + _CHECKED]
+                below(part, rows if name == ROWS else 2**31)

@@ -31,16 +31,19 @@ def inverse_frequency(containing: int, documents: int) -> np.float32:
     return np.float32(log(1 + (documents - containing + 0.5) / (containing + 0.5)))
 
 
-def posting_scores(
-    settings: Bm25Settings,
-    weights: np.float32 | Scores,
-    frequencies: npt.NDArray[Any],
-    lengths: npt.NDArray[np.int32],
-    average: float,
-) -> Scores:
-    """The score of each posting, from the weight of its term and the length of its document."""
+def norms(
+    settings: Bm25Settings, lengths: npt.NDArray[np.int32], average: float
+) -> npt.NDArray[np.float64]:
+    """What the length of each document adds to the frequency of any term in the formula."""
     k1, b = settings.k1, settings.b
+    found: npt.NDArray[np.float64] = k1 * ((1 - b) + b * lengths / average)
+    return found
+
+
+def posting_scores(
+    weight: np.float32, frequencies: npt.NDArray[Any], norms: npt.NDArray[np.float64]
+) -> Scores:
+    """The score of each posting, from the weight of its term and the norm of its document."""
     counts = frequencies.astype(np.float32)
-    norms = k1 * ((1 - b) + b * lengths / average)
-    scores: Scores = (weights * (counts / (counts + norms))).astype(np.float32)
+    scores: Scores = (weight * (counts / (counts + norms))).astype(np.float32)
     return scores

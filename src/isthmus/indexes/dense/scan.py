@@ -16,16 +16,24 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 _QUERIES_AT_ONCE = 128
+_LEAST = float(np.finfo(np.float32).min)
 
 
 class BlasScan:
     """Float32 products of a whole block with many queries."""
 
     def __init__(
-        self, vectors: npt.NDArray[np.floating[Any]], queries: Floats, largest_norm: float
+        self,
+        vectors: npt.NDArray[np.floating[Any]],
+        queries: Floats,
+        largest_norm: float,
+        mask: npt.NDArray[np.bool_] | None = None,
     ) -> None:
+        """Rows outside the mask are left out."""
         self._vectors = vectors
         self._queries = queries
+        # Added to products, it leaves those of other rows below all.
+        self._bias = None if mask is None else np.where(mask, 0, -np.inf).astype(np.float32)
         self._margins = float32_margins(queries, largest_norm)
 
     def __call__(self, first: int, count: int, depth: int, floors: Doubles) -> Iterator[Rows]:
@@ -39,11 +47,14 @@ class BlasScan:
             place = number % _QUERIES_AT_ONCE
             if place == 0:
                 products = self._queries[number : number + _QUERIES_AT_ONCE] @ block.T
+                if self._bias is not None:
+                    products += self._bias[first : first + count]
             cut = floor - margin
             if np.isinf(floor) and len(block) > depth:
                 # `depth` documents exceed this product less one error: nothing below it less two.
                 cut = _highest(products[place], depth) - 2 * margin
-            yield np.flatnonzero(products[place] >= cut) + first
+            # Nothing outside the mask, not even where there is less than `depth` in it.
+            yield np.flatnonzero(products[place] >= max(cut, _LEAST)) + first
 
 
 def float32_margins(queries: Floats, largest_norm: float) -> Doubles:

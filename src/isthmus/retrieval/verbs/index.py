@@ -31,7 +31,7 @@ from isthmus.indexes.manifest import (
     CorpusOrigin,
     Description,
     EncoderOrigin,
-    InvertedSettings,
+    SparseSettings,
     keeps_work,
     stated_manifest,
 )
@@ -73,7 +73,7 @@ class IndexSettings(ReadingSettings, EncodingChoice):
     )
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
     encoding: EncodingSettings = EncodingSettings()
-    inverted: InvertedSettings = InvertedSettings()
+    inverted: SparseSettings = SparseSettings()
     bm25: Bm25Settings = Bm25Settings()
     memory: float = Field(
         1.0, gt=0, description="GiB of postings that building a BM25 index may hold"

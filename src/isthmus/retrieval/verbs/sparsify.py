@@ -29,7 +29,7 @@ from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.indexes.construction import already_built
 from isthmus.indexes.documents import DOCUMENTS, ORDER, blocks
-from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
+from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, SparseSettings
 from isthmus.indexes.verification import read_manifest
 from isthmus.progress import Bar, notice, track
 from isthmus.records import Judgements, Query, Run
@@ -51,7 +51,7 @@ class SparsifySettings(ReadingSettings):
     )
     measure: str = Field("RR@10", description="any measure of `isthmus evaluate`")
     depth: int = Field(10, ge=1, description="documents per query while time is taken")
-    inverted: InvertedSettings = InvertedSettings()
+    inverted: SparseSettings = SparseSettings()
     keep: bool = Field(False, description="keep the indexes, which hold no texts")
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
 
@@ -188,7 +188,7 @@ def _fill(
     settings: SparsifySettings,
 ) -> dict[int | None, Path]:
     """The folder of a finished index for every number of terms, and for all terms."""
-    from isthmus.indexes.inverted.builder import InvertedBuilder  # brings numba
+    from isthmus.indexes.sparse.builder import InvertedBuilder  # brings numba
 
     folders: dict[int | None, Path] = {n: output / str(n) for n in sorted(set(settings.terms))}
     folders[None] = output / "all"
@@ -237,7 +237,7 @@ def _size(
     judgements: Judgements,
     settings: SparsifySettings,
 ) -> Size:
-    from isthmus.indexes.inverted.index import InvertedIndex
+    from isthmus.indexes.sparse.index import InvertedIndex
 
     index = InvertedIndex.open(folder, threads=1)
     names = [query.id for query in asked]

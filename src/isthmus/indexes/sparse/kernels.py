@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.indexes.inverted.cells import add_cell, highest
-from isthmus.indexes.inverted.lists import (
+from isthmus.indexes.sparse.cells import add_cell, highest
+from isthmus.indexes.sparse.lists import (
     CELL,
     Allowed,
     Array,

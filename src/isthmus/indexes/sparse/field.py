@@ -1,4 +1,4 @@
-"""Exact sparse search: inner products of term weights, from an inverted index.
+"""Exact sparse search: inner products of term weights, from lists of documents per term.
 
 Scores are sums of products of whole numbers, exact whatever the order they are added in. With
 float weights the products are exact in float64 and are added in the order of terms, so that they
@@ -7,7 +7,7 @@ too depend on nothing but the two vectors.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.indexes.arrays import best, usable_cores
-from isthmus.indexes.documents import DocumentStore
-from isthmus.indexes.index import Answer, VectorIndex
-from isthmus.indexes.inverted.lists import (
+from isthmus.indexes.documents import Rows
+from isthmus.indexes.manifest import FieldCounts, SparseField
+from isthmus.indexes.segment import Answer, Mask
+from isthmus.indexes.sparse import quantisation
+from isthmus.indexes.sparse.lists import (
     Allowed,
     Array,
     Lists,
@@ -28,64 +30,61 @@ from isthmus.indexes.inverted.lists import (
     Shape,
     mapped_part,
 )
-from isthmus.indexes.inverted.quantisation import Rows, quantised
-from isthmus.indexes.manifest import Manifest
-from isthmus.indexes.verification import read_manifest
 
 BLOCKS_APIECE = 64  # fewer are not worth another thread
 _NOTHING: Answer = np.empty(0, dtype=np.int64), np.empty(0)
 
 
-class InvertedIndex(VectorIndex):
-    """Lists of documents per term, memory-mapped; those without a query's terms are left out."""
+class SparseSearch:
+    """Lists of rows per term, memory-mapped; rows without a query's terms are left out."""
 
     def __init__(
-        self, manifest: Manifest, store: DocumentStore, folder: Path, threads: int | None = None
+        self,
+        folder: Path,
+        about: SparseField,
+        counts: FieldCounts,
+        rows: int,
+        ranks: Callable[[Rows], Rows],
+        threads: int | None = None,
     ) -> None:
-        assert manifest.layout is not None
-        self.manifest = manifest
-        self.store = store
+        """The field in a folder; threads: all cores."""
+        assert counts.layout is not None
+        self._about = about
+        self._ranks = ranks
         self._threads = threads or usable_cores()
         self._rows = mapped_part(folder, "rows")
         self._lists = Lists(*(mapped_part(folder, name) for name in Lists._fields))
         self._postings = Postings(*(mapped_part(folder, name) for name in Postings._fields))
-        self._shape = Shape(len(store), manifest.layout.block, manifest.layout.long_from)
+        self._shape = Shape(rows, counts.layout.block, counts.layout.long_from)
+        self._known: tuple[Mask, Allowed] | None = None  # deleted rows are the same for all
 
-    @classmethod
-    def open(cls, folder: Path, threads: int | None = None) -> InvertedIndex:
-        """The index in a folder; nothing but the manifest is read yet; threads: all cores."""
-        manifest = read_manifest(folder, "inverted")
-        return cls(manifest, DocumentStore(folder), folder, threads)
-
-    def prepared(self, vectors: Any, query_ids: Sequence[str]) -> Rows:
+    def prepared(self, vectors: Any, query_ids: Sequence[str]) -> quantisation.Rows:
         """The queries as `answers` takes them; `vectors` is a sparse matrix of scipy."""
         assert vectors.shape[0] == len(query_ids)
-        assert self.manifest.inverted is not None
-        assert self.manifest.dimension is not None
         names = [f"query {query_id!r}" for query_id in query_ids]
-        return quantised(vectors, self.manifest.inverted, self.manifest.dimension, names)
+        about = self._about
+        return quantisation.quantised(vectors, about.settings, about.dimension, names)
 
     def answers(
         self,
-        queries: Rows,
+        queries: quantisation.Rows,
         depth: int,
-        among: Collection[str] | None = None,
-        floors: npt.NDArray[np.float64] | None = None,
+        mask: Mask,
+        floors: npt.NDArray[np.float64],
     ) -> list[Answer]:
-        """Rows and scores of what `search` answers; lower scores than `floors` may be left out."""
+        """The best rows of each query, exactly; scores below the `floors` may be left out."""
         assert depth > 0
         count = len(queries.starts) - 1
-        allowed = self._allowed(among)
+        allowed = self._allowed(mask)
         # Many queries go side by side; few are shared out, each thread with blocks of its own.
-        blocks = -(-len(self) // self._shape.block)
+        blocks = -(-self._shape.documents // self._shape.block)
         shares = max(1, self._threads // max(1, count))
         shares = min(shares, max(1, blocks // BLOCKS_APIECE))
 
         def answer(number: int) -> Answer:
             inner = slice(queries.starts[number], queries.starts[number + 1])
             terms, weights = queries.terms[inner], queries.weights[inner]
-            floor = 0.0 if floors is None else float(floors[number])
-            return self._answer(terms, weights, depth, allowed, shares, floor)
+            return self._answer(terms, weights, depth, allowed, shares, float(floors[number]))
 
         if self._threads == 1 or count == 1:
             return [answer(number) for number in range(count)]
@@ -101,7 +100,7 @@ class InvertedIndex(VectorIndex):
         shares: int,
         floor: float,
     ) -> Answer:
-        from isthmus.indexes.inverted import kernels  # brings numba, which opening does without
+        from isthmus.indexes.sparse import kernels  # brings numba, which opening does without
 
         exact, least = self._arithmetic(terms, weights)
         if exact is not np.float64:  # where sums would depend on it
@@ -128,8 +127,10 @@ class InvertedIndex(VectorIndex):
         if not len(found):
             return _NOTHING
         rows = self._rows[found].astype(np.int64)
-        chosen = best(scores.astype(np.float64), self.store.ranks[rows], depth)
-        return rows[chosen], scores[chosen].astype(np.float64)
+        ascending = np.argsort(rows)
+        rows, scores = rows[ascending], scores[ascending].astype(np.float64)
+        chosen = best(scores, self._ranks(rows), depth)
+        return rows[chosen], scores[chosen]
 
     def _arithmetic(self, terms: Array, weights: Array) -> tuple[type[Any], float]:
         """The smallest type that holds every sum, and the least score that is not nothing."""
@@ -143,11 +144,11 @@ class InvertedIndex(VectorIndex):
     def _largest_bound(self) -> int:
         return int(self._lists.list_bounds.max(initial=0))
 
-    def _allowed(self, among: Collection[str] | None) -> Allowed:
-        if among is None:
+    def _allowed(self, mask: Mask) -> Allowed:
+        if mask is None:
             return Allowed(np.empty(0, np.bool_), np.empty(0, np.bool_))
-        chosen = np.zeros(len(self), dtype=np.bool_)
-        chosen[self.store.rows(among)] = True
-        documents = chosen[self._rows]
-        firsts = np.arange(0, len(self), self._shape.block)
-        return Allowed(documents, np.logical_or.reduceat(documents, firsts))
+        if self._known is None or self._known[0] is not mask:
+            documents = mask[self._rows]
+            firsts = np.arange(0, len(mask), self._shape.block)
+            self._known = mask, Allowed(documents, np.logical_or.reduceat(documents, firsts))
+        return self._known[1]

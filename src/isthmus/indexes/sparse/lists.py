@@ -1,4 +1,4 @@
-"""The parts of an inverted index, as its files hold them and its kernels take them.
+"""The parts of a sparse field, as its files hold them and its kernels take them.
 
 Documents are numbered by position, similar ones near each other. They are divided into blocks,
 blocks into cells; the last ones may be shorter. A list is the postings of one term in one block,
@@ -116,5 +116,5 @@ class Block(NamedTuple):
 
 
 def mapped_part(folder: Path, name: str) -> Array:
-    """One of the arrays that the index consists of."""
+    """One of the arrays that the field consists of."""
     return mapped(folder / f"{name}.npy", folder)

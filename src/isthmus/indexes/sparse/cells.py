@@ -16,7 +16,7 @@ from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from isthmus.indexes.inverted.lists import CELL, Array
+from isthmus.indexes.sparse.lists import CELL, Array
 from isthmus.indexes.jit import compiled
 
 _WORD = ir.IntType(32)

@@ -9,41 +9,72 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
-from isthmus.indexes.inverted.lists import Array, mapped_part
-from isthmus.indexes.manifest import InvertedSettings, Layout
-from isthmus.indexes.verification import read_manifest
+from isthmus.indexes.documents import Rows
+from isthmus.indexes.manifest import Layout, SparseField, SparseSettings
+from isthmus.indexes.sparse.lists import Array, mapped_part
+from isthmus.indexes.sparse.quantisation import searched
 
 POSTINGS = 2**22  # read at a time
 KEPT = 2**24  # weights of rows that are in memory at a time
 
 
-def weighed_rows(folder: Path) -> Iterator[scipy.sparse.csr_matrix]:
-    """All rows of an index in their order, some at a time, with weights that an index takes.
+def weighed_rows(
+    folder: Path, about: SparseField, layout: Layout, rows: int
+) -> Iterator[scipy.sparse.csr_matrix]:
+    """All rows of a field in their order, some at a time, with weights that a builder takes.
 
     The lists are read once for every `KEPT` weights, so that memory stays bounded.
     """
-    manifest = read_manifest(folder, "inverted")
-    assert manifest.layout is not None
-    assert manifest.inverted is not None
-    assert manifest.dimension is not None
-    count = max(1, manifest.documents * KEPT // max(1, manifest.layout.postings))
-    rows = mapped_part(folder, "rows")
-    postings = StoredPostings(folder, manifest.dimension, manifest.layout)
-    for first in range(0, manifest.documents, count):
-        size = min(count, manifest.documents - first)
+    count = max(1, rows * KEPT // max(1, layout.postings))
+    numbers_of = mapped_part(folder, "rows")
+    postings = StoredPostings(folder, about.dimension, layout)
+    for first in range(0, rows, count):
+        size = min(count, rows - first)
         nothing = np.empty(0, dtype=np.int64)
         found = [(nothing, nothing, nothing)]
         for terms, positions, weights in postings:
-            numbers = rows[positions].astype(np.int64) - first
+            numbers = numbers_of[positions].astype(np.int64) - first
             here = np.flatnonzero((numbers >= 0) & (numbers < size))
             found.append((weights[here], numbers[here], terms[here]))
         values, numbers, within = (np.concatenate(one) for one in zip(*found, strict=True))
         # A weight that took several postings is their sum.
         matrix = scipy.sparse.coo_matrix(
-            (values.astype(np.float64), (numbers, within)), (size, manifest.dimension)
+            (values.astype(np.float64), (numbers, within)), (size, about.dimension)
         ).tocsr()
-        matrix.data = _before_quantising(matrix.data, manifest.inverted)
+        matrix.data = _before_quantising(matrix.data, about.settings)
         yield matrix
+
+
+class SparseRows:
+    """The rows of a segment once more, taken in ascending order.
+
+    As search multiplies them they are in whole numbers, if the field has those.
+    """
+
+    def __init__(
+        self, folder: Path, about: SparseField, layout: Layout, rows: int, searched: bool = False
+    ) -> None:
+        self._about = about
+        self._searched = searched
+        self._parts = weighed_rows(folder, about, layout, rows)
+        self._first, self._part = 0, next(self._parts)
+
+    def take(self, rows: Rows) -> scipy.sparse.csr_matrix:
+        """The weights of these rows, none of which lies before those of an earlier call."""
+        found = []
+        while True:
+            last = self._first + self._part.shape[0]
+            here, rows = np.split(rows, [int(np.searchsorted(rows, last))])
+            found.append(self._part[here - self._first])
+            if not len(rows):
+                return self._as_wanted(scipy.sparse.vstack(found, format="csr"))
+            self._first, self._part = last, next(self._parts)
+
+    def _as_wanted(self, matrix: scipy.sparse.csr_matrix) -> scipy.sparse.csr_matrix:
+        if not self._searched:
+            return matrix
+        names = [f"row {number}" for number in range(matrix.shape[0])]
+        return searched(matrix, self._about.settings, self._about.dimension, names)
 
 
 class StoredPostings:
@@ -83,7 +114,7 @@ def _parts(lengths: Array) -> Iterator[tuple[slice, slice]]:
             yield slice(start, stop), slice(int(ends[start] - lengths[start]), int(ends[stop - 1]))
 
 
-def _before_quantising(weights: Array, settings: InvertedSettings) -> Array:
+def _before_quantising(weights: Array, settings: SparseSettings) -> Array:
     """Weights that are stored as these once more; in the middle of what floor takes down to one."""
     if settings.weights == "float":
         return weights

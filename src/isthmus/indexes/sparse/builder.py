@@ -1,4 +1,4 @@
-"""Building an inverted index: rows are gathered first, then ordered and turned into lists.
+"""Building a sparse field: rows are gathered first, then ordered and turned into lists.
 
 Gathering is what takes long (the encoder), so every block of rows is recorded and survives a
 crash. The rest reads the gathered rows in place, a block of documents at a time, and is simply
@@ -11,27 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from isthmus.config.output import writing
 from isthmus.indexes.arrays import GrowingArray, flush, give_up, usable_cores
-from isthmus.indexes.construction import (
-    VectorBuilder,
-    complete,
-    document_writer,
-    read_progress,
-    record_progress,
-    refuse_empty,
-    start_anew,
-)
-from isthmus.indexes.inverted import kernels
-from isthmus.indexes.inverted.document_order import similar_first
-from isthmus.indexes.inverted.forward import weighed_rows
-from isthmus.indexes.inverted.lists import CELL, Block, Shape
-from isthmus.indexes.inverted.quantisation import quantised
-from isthmus.indexes.manifest import Description, Layout, workplace
+from isthmus.indexes.manifest import FieldCounts, Layout, SparseField
+from isthmus.indexes.sparse import kernels
+from isthmus.indexes.sparse.document_order import similar_first
+from isthmus.indexes.sparse.lists import CELL, Block, Shape
+from isthmus.indexes.sparse.quantisation import quantised
 from isthmus.records import Document
 
 BLOCK = 2**13
@@ -39,39 +28,34 @@ _LONG = 16  # a list is long when a document in so many is in it: masks take as 
 _BYTE, _MOST_LEVELS = 255, 3
 POSTINGS = 2**24  # in memory at a time
 _GATHERED = {"lengths": np.dtype("<i4"), "terms": np.dtype("<i4")}
+_SPILLED = "spilled-"  # what the names of files begin with that are gone in the end
+_COUNTS = ("rows", "postings", "parts", "largest")
 
 
-class InvertedBuilder(VectorBuilder):
-    """Takes documents with rows of term weights and makes an inverted index of them."""
+class SparseBuilder:
+    """Takes rows of term weights, block by block; goes on from what earlier work recorded."""
 
-    def __init__(self, folder: Path, description: Description, block: int = BLOCK) -> None:
-        assert description.dimension is not None
-        assert description.inverted is not None
+    def __init__(
+        self, folder: Path, about: SparseField, recorded: Mapping[str, int], block: int = BLOCK
+    ) -> None:
         assert block % CELL == 0
         assert block < 2**16, "offsets, lengths and starts have 16 bits"
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._description = description
-        self._settings = description.inverted
-        self._vocabulary = description.dimension
+        self._settings = about.settings
+        self._vocabulary = about.dimension
         self._block = block
-        kind = "<u2" if self._settings.weights == "integer" else "<f4"
-        self._kinds = {**_GATHERED, "weights": np.dtype(kind)}
-        with writing(folder), ExitStack() as stack:
-            self._counts, offset = self._resume()
-            self._index = workplace(folder) / "index"
-            self._documents = stack.enter_context(document_writer(folder, description, offset))
-            self._streams = {name: self._open(name) for name in self._kinds}
-            for stream in self._streams.values():
-                stack.callback(give_up, stream)
-            self._open_files = stack.pop_all()
+        self._kinds = _kinds(about)
+        self._counts = {name: recorded.get(name, 0) for name in _COUNTS}
+        self._streams = {name: self._open(name) for name in self._kinds}
 
     @property
     def rows(self) -> int:
-        """Documents that are recorded."""
+        """Rows added so far."""
         return self._counts["rows"]
 
     def add(self, documents: Sequence[Document], vectors: Any) -> None:
-        """Appends one block and records it; once this returns, no crash can undo it.
+        """Appends one block; the documents or passages are for messages.
 
         `vectors` is any sparse matrix of scipy, a row per document and a column per term.
         """
@@ -80,32 +64,40 @@ class InvertedBuilder(VectorBuilder):
         terms = self._settings.terms
         rows = quantised(vectors, self._settings, self._vocabulary, names, terms)
         parts = {"lengths": np.diff(rows.starts), "terms": rows.terms, "weights": rows.weights}
-        with writing(self._folder):
-            self._documents.add(documents)
-            for name, part in parts.items():
-                self._streams[name].write(part.astype(self._kinds[name]).data)
-                flush(self._streams[name])
-            offset = self._documents.flush()
-            whole = rows.weights.astype(np.int64)
-            self._counts["rows"] += len(documents)
-            self._counts["postings"] += len(rows.terms)
-            self._counts["parts"] += int((-(-whole // _BYTE)).sum())
-            self._counts["largest"] = max(self._counts["largest"], int(whole.max(initial=0)))
-            record_progress(self._folder, self._description, {**self._counts, "offset": offset})
+        for name, part in parts.items():
+            self._streams[name].write(part.astype(self._kinds[name]).data)
+        whole = rows.weights.astype(np.int64)
+        self._counts["rows"] += len(documents)
+        self._counts["postings"] += len(rows.terms)
+        self._counts["parts"] += int((-(-whole // _BYTE)).sum())
+        self._counts["largest"] = max(self._counts["largest"], int(whole.max(initial=0)))
 
-    def stored_vectors(self, folder: Path) -> Iterator[Any]:
-        """All rows of a finished segment, read back from its lists."""
-        return weighed_rows(folder)
+    def flush(self) -> dict[str, int]:
+        """Brings everything to the disk; what to record."""
+        for stream in self._streams.values():
+            flush(stream)
+        return dict(self._counts)
 
-    def finish(self, request: Mapping[str, Any]) -> Path:
-        """The finished index under its final name; `request` is what was asked for."""
-        refuse_empty(self.rows, self._description)
-        with writing(self._folder):
-            self._documents.finish()
-            for stream in self._streams.values():
-                stream.close()
-            layout = self._invert()
-            return complete(self._folder, self._description, request, self.rows, layout=layout)
+    def finish(self) -> FieldCounts:
+        """Completes the files of the field; what is known of its rows."""
+        self.flush()
+        self.close()
+        return FieldCounts(layout=self._invert())
+
+    def close(self) -> None:
+        """Closes its files."""
+        for stream in self._streams.values():
+            give_up(stream)
+
+    @staticmethod
+    def is_whole(folder: Path, about: SparseField, recorded: Mapping[str, int]) -> bool:
+        """Whether the files of earlier work hold all that was recorded."""
+        kinds = _kinds(about)
+        return recorded.keys() == {*_COUNTS} and all(
+            (folder / _gathered(name)).is_file()
+            and (folder / _gathered(name)).stat().st_size >= _size(name, kinds, recorded)
+            for name in kinds
+        )
 
     def _invert(self) -> Layout:
         vocabulary, threads = self._vocabulary, usable_cores()
@@ -113,7 +105,7 @@ class InvertedBuilder(VectorBuilder):
         row_starts = np.zeros(self.rows + 1, dtype=np.int64)
         np.cumsum(self._gathered("lengths"), out=row_starts[1:])
         order = similar_first(row_starts, terms, weights, vocabulary, threads)
-        np.save(self._index / "rows.npy", order.astype(np.uint32))
+        np.save(self._folder / "rows.npy", order.astype(np.uint32))
         layout = Layout(
             block=self._block, long_from=self._long_from(), postings=self._counts["postings"]
         )
@@ -136,12 +128,11 @@ class InvertedBuilder(VectorBuilder):
 
     def _spill(self, blocks: Iterator[Block], stored: np.dtype[Any]) -> list[Block]:
         """The blocks without their postings, which are written one block after the other."""
-        place = workplace(self._folder)
         kinds = {"offsets": np.dtype(np.uint16), "weights": stored, "masked_weights": stored}
         rest = []
         with ExitStack() as stack:
             files = {
-                name: stack.enter_context(GrowingArray(place / f"{name}.npy", kind))
+                name: stack.enter_context(GrowingArray(self._folder / f"{_SPILLED}{name}.npy", kind))
                 for name, kind in kinds.items()
             }
             for block in blocks:
@@ -164,14 +155,14 @@ class InvertedBuilder(VectorBuilder):
         short, masked = np.where(long, 0, lengths), np.where(long, lengths, 0)
         starts = {"lists": None, "postings": short, "records": long, "masked": masked}
         for name, array in lists.items():
-            np.save(self._index / f"{name}.npy", array[by_term])
+            np.save(self._folder / f"{name}.npy", array[by_term])
         for name, counts in starts.items():
             per_term = np.bincount(terms, weights=counts, minlength=self._vocabulary)
             begins = np.concatenate([[0], np.cumsum(per_term, dtype=np.int64)])
-            np.save(self._index / f"term_{name}.npy", begins)
+            np.save(self._folder / f"term_{name}.npy", begins)
         for name in ("cell_bounds", "cell_masks", "cell_starts"):
             parts = np.concatenate([getattr(block, name) for block in blocks])
-            np.save(self._index / f"{name}.npy", parts[records])
+            np.save(self._folder / f"{name}.npy", parts[records])
         self._gather("offsets", short, by_term)
         self._gather("weights", short, by_term)
         self._gather("masked_weights", masked, by_term)
@@ -182,8 +173,8 @@ class InvertedBuilder(VectorBuilder):
         ends = np.cumsum(lengths[by_term], dtype=np.int64)
         cuts = np.searchsorted(ends, np.arange(POSTINGS, int(lengths.sum()), POSTINGS))
         # Every block is read from its beginning to its end, so that few pages are in use.
-        spilled = np.load(workplace(self._folder) / f"{name}.npy", mmap_mode="r")
-        with GrowingArray(self._index / f"{name}.npy", spilled.dtype) as sorted_:
+        spilled = np.load(self._folder / f"{_SPILLED}{name}.npy", mmap_mode="r")
+        with GrowingArray(self._folder / f"{name}.npy", spilled.dtype) as sorted_:
             for part in np.split(by_term, cuts):
                 values = kernels.gather(np.asarray(spilled), starts[part], lengths[part])
                 sorted_.append(values)
@@ -202,37 +193,30 @@ class InvertedBuilder(VectorBuilder):
 
     def _gathered(self, name: str) -> Any:
         # An empty file cannot be mapped.
-        file = workplace(self._folder) / name
+        file = self._folder / _gathered(name)
         if not file.stat().st_size:
             return np.empty(0, dtype=self._kinds[name])
         return np.asarray(np.memmap(file, dtype=self._kinds[name], mode="r"))
 
     def _open(self, name: str) -> BinaryIO:
-        stream = (workplace(self._folder) / name).open("r+b" if self.rows else "wb")
-        stream.truncate(self._size(name, self._counts))
+        stream = (self._folder / _gathered(name)).open("r+b" if self.rows else "wb")
+        stream.truncate(_size(name, self._kinds, self._counts))
         stream.seek(0, 2)
         return stream
 
-    def _size(self, name: str, counts: Mapping[str, int]) -> int:
-        return counts["rows" if name == "lengths" else "postings"] * self._kinds[name].itemsize
 
-    def _resume(self) -> tuple[dict[str, int], int]:
-        none = {"rows": 0, "postings": 0, "parts": 0, "largest": 0}
-        progress = read_progress(self._folder, self._description, none)
-        place = workplace(self._folder)
-        if progress is not None and all(
-            (place / name).is_file() and (place / name).stat().st_size >= self._size(name, progress)
-            for name in self._kinds
-        ):
-            return progress, progress.pop("offset")
-        start_anew(self._folder)
-        return none, 0
+def _kinds(about: SparseField) -> dict[str, np.dtype[Any]]:
+    """The types of what is gathered of each row."""
+    return {**_GATHERED, "weights": np.dtype("<u2" if about.settings.weights == "integer" else "<f4")}
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._open_files.close()
+def _gathered(name: str) -> str:
+    """The file in which something is gathered, which is gone in the end."""
+    return f"{name}.gathered"
+
+
+def _size(name: str, kinds: Mapping[str, np.dtype[Any]], counts: Mapping[str, int]) -> int:
+    return counts["rows" if name == "lengths" else "postings"] * kinds[name].itemsize
 
 
 def _in_turn(

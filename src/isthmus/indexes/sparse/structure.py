@@ -1,4 +1,4 @@
-"""Whether the arrays of an inverted index point only into each other."""
+"""Whether the arrays of a sparse field point only into each other."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ from pathlib import Path
 
 import numpy as np
 
-from isthmus.indexes.inverted.forward import StoredPostings
-from isthmus.indexes.inverted.lists import CELL, Array, mapped_part
-from isthmus.indexes.manifest import Manifest
+from isthmus.indexes.sparse.forward import StoredPostings
+from isthmus.indexes.sparse.lists import CELL, Array, mapped_part
+from isthmus.indexes.manifest import Layout, SparseField
 from isthmus.indexes.structure import below, refusing, require, shaped
 
 _RECORDS = 2**12  # compared at a time
 _WEIGHTS = {"integer": ("u1", "<u2"), "float": ("<f4",)}
 
 
-def examine(folder: Path, manifest: Manifest) -> None:
-    """Refuses lists, postings or records that lead beside other arrays."""
-    layout, settings, dimension = manifest.layout, manifest.inverted, manifest.dimension
-    assert layout is not None
-    assert settings is not None
-    assert dimension is not None
+def check_lists(folder: Path, about: SparseField, layout: Layout, count: int) -> None:
+    """Refuses lists, postings or records that lead out of other arrays."""
+    settings, dimension = about.settings, about.dimension
     weights = _WEIGHTS[settings.weights]
     with refusing(folder, "rows.npy"):
-        shaped(rows := mapped_part(folder, "rows"), (manifest.documents,), "<u4")
-        below(rows, manifest.documents)
+        shaped(rows := mapped_part(folder, "rows"), (count,), "<u4")
+        below(rows, count)
     with refusing(folder, "list_lengths.npy"):
         require(layout.block % CELL == 0, "its blocks are not whole cells")
         lengths = mapped_part(folder, "list_lengths")
@@ -53,12 +50,12 @@ def examine(folder: Path, manifest: Manifest) -> None:
             if array.dtype.kind == "f":
                 require(bool(np.all(np.isfinite(array) & (array >= 0))), "a weight is no number")
     with refusing(folder, "list_blocks.npy"):
-        below(mapped_part(folder, "list_blocks"), -(-manifest.documents // layout.block))
+        below(mapped_part(folder, "list_blocks"), -(-count // layout.block))
     _examine_records(folder, sizes["records"], layout.block // CELL, lengths[long])
     with refusing(folder, "offsets.npy"):
         for _, positions, found in StoredPostings(folder, dimension, layout):
             require(len(positions) == len(found), "it has more postings than weights")
-            below(positions, manifest.documents)
+            below(positions, count)
 
 
 def _examine_terms(folder: Path, terms: int, counts: dict[str, Array]) -> None:

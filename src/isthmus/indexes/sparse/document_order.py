@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from isthmus.indexes.inverted import kernels
-from isthmus.indexes.inverted.lists import Array
+from isthmus.indexes.sparse import kernels
+from isthmus.indexes.sparse.lists import Array
 
 _TERMS = 32  # of a document, and of a group
 _GROUP = 128  # documents, or so

@@ -1,4 +1,4 @@
-"""Term weights as an inverted index keeps them: whole numbers, the strongest terms, no zeros."""
+"""Term weights as a sparse field keeps them: whole numbers, the strongest terms, no zeros."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse
 
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.inverted.lists import Array
-from isthmus.indexes.manifest import InvertedSettings
+from isthmus.indexes.sparse.lists import Array
+from isthmus.indexes.manifest import SparseSettings
 
 LARGEST = 2**16 - 1
 
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
 
 def quantised(
     vectors: Any,
-    settings: InvertedSettings,
+    settings: SparseSettings,
     size: int,
     names: Sequence[str],
     terms: int | None = None,
@@ -59,7 +59,7 @@ def quantised(
     return _chosen(rows._replace(weights=values.astype(kind)), values > 0)
 
 
-def searched(vectors: Any, settings: InvertedSettings, size: int, names: Sequence[str]) -> Any:
+def searched(vectors: Any, settings: SparseSettings, size: int, names: Sequence[str]) -> Any:
     """The rows of a sparse matrix as search multiplies them, in whole numbers if so set."""
     rows = quantised(vectors, settings, size, names)
     parts = (rows.weights, rows.terms, rows.starts)

@@ -1,0 +1,238 @@
+"""A segment: some documents with all their fields, whose files never change once it is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from isthmus.indexes.arrays import mapped
+from isthmus.indexes.documents import DocumentStore, Rows, check_documents
+from isthmus.indexes.columns import Columns, read_columns
+from isthmus.indexes.columns import check as check_columns
+from isthmus.indexes.integrity import check, damaged
+from isthmus.indexes.manifest import (
+    DOCUMENTS,
+    METADATA,
+    PASSAGES,
+    SEGMENTS,
+    Bm25Field,
+    DenseField,
+    FieldAbout,
+    Manifest,
+    SegmentAbout,
+)
+from isthmus.indexes.passages import PassageStore, check_passages
+from isthmus.records import Document
+
+NO_ROWS: Rows = np.empty(0, dtype=np.int64)
+_READ = 1024  # documents at a time
+
+Mask: TypeAlias = npt.NDArray[np.bool_] | None
+"""Which rows of a segment may be found; None: all."""
+Answer = tuple[Rows, npt.NDArray[np.float64]]
+"""Rows and scores, best first."""
+
+
+class VectorSearch(Protocol):
+    """The search of a field of vectors in one segment; queries are prepared once for all."""
+
+    def prepared(self, vectors: Any, query_ids: Sequence[str]) -> Any:
+        """The queries as `answers` takes them."""
+
+    def answers(
+        self, queries: Any, depth: int, mask: Mask, floors: npt.NDArray[np.float64]
+    ) -> list[Answer]:
+        """The best rows of each query, exactly; scores below the `floors` may be left out."""
+
+
+class Segment:
+    """The documents and fields of one segment, opened and checked when they are first used."""
+
+    def __init__(self, index: Path, about: SegmentAbout, manifest: Manifest) -> None:
+        self.about = about
+        self.manifest = manifest
+        self.folder = index / SEGMENTS / about.name
+        self._index = index
+        self._searches: dict[tuple[str, bool], VectorSearch] = {}
+        self.deleted = self._deleted()
+
+    def __len__(self) -> int:
+        return self.about.documents
+
+    @property
+    def living(self) -> int:
+        """The number of documents that were not deleted."""
+        return self.about.living
+
+    @property
+    def ranks(self) -> Rows:
+        """The place of each document in the order of ids."""
+        return self.documents.ranks
+
+    @cached_property
+    def lives(self) -> npt.NDArray[np.bool_]:
+        """For each document, whether it was not deleted."""
+        lives = np.ones(len(self), dtype=np.bool_)
+        lives[self.deleted] = False
+        return lives
+
+    @cached_property
+    def documents(self) -> DocumentStore:
+        """The documents, deleted ones too."""
+        store = DocumentStore(self.part(DOCUMENTS))
+        if len(store) != len(self):
+            raise damaged(self.folder, f"it is not of {len(self):,} documents", self._index)
+        return store
+
+    @cached_property
+    def passages(self) -> PassageStore | None:
+        """The passages of the documents; None where the index has none."""
+        if self.about.passages is None:
+            return None
+        return PassageStore(self.part(PASSAGES), self.documents)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """What documents have besides texts, by column."""
+        return read_columns(self.part(METADATA), len(self))
+
+    def row(self, document_id: str) -> int | None:
+        """The row of a living document, or None."""
+        row = self.documents.row(document_id)
+        return None if row is None or not self.lives[row] else row
+
+    def part(self, name: str) -> Path:
+        """The folder of a part or field, whose files are what was written; else it is refused."""
+        folder = self.folder / name
+        shape = part_shape(self.manifest, self.about, name)
+        files = self.about.files_of(name)
+        check(folder, files, self._index, examine=lambda: self._examine(name), shape=shape)
+        return folder
+
+    def search(self, name: str, graph: bool = False) -> VectorSearch:
+        """The search of a field of vectors; by its graph, where it has one."""
+        if (name, graph) not in self._searches:
+            self._searches[name, graph] = self._open(name, graph)
+        return self._searches[name, graph]
+
+    def spread(self, name: str, mask: Mask) -> Mask:
+        """For each row of a field, whether its document is in the mask and was not deleted."""
+        if mask is None:
+            return self._living_rows(name)
+        allowed = mask & self.lives if len(self.deleted) else mask
+        return self._on_rows(name, allowed)
+
+    def on_passages(self, name: str) -> bool:
+        """Whether the rows of a field are passages."""
+        return self.about.passages is not None and self.manifest.fields[name].on_passages
+
+    def rows(self, name: str) -> Iterator[list[Document]]:
+        """Everything that a field has a row for, in the order of rows, some at a time."""
+        for first in range(0, len(self), _READ):
+            documents = np.arange(first, min(first + _READ, len(self)))
+            if self.on_passages(name):
+                assert self.passages is not None
+                yield list(self.passages.passages(self.passages.of(documents)))
+            else:
+                yield self.documents.documents(documents)
+
+    def check(self) -> None:
+        """Refuses a segment of which any file is not what was written."""
+        for name in (DOCUMENTS, METADATA, *self.manifest.fields):
+            self.part(name)
+        if self.about.passages is not None:
+            self.part(PASSAGES)
+
+    def _living_rows(self, name: str) -> Mask:
+        if not len(self.deleted):
+            return None
+        return self._lives_on_passages if self.on_passages(name) else self.lives
+
+    @cached_property
+    def _lives_on_passages(self) -> npt.NDArray[np.bool_]:
+        assert self.passages is not None
+        return np.repeat(self.lives, np.diff(self.passages.starts))
+
+    def _on_rows(self, name: str, allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        if not self.on_passages(name):
+            return allowed
+        assert self.passages is not None
+        return np.repeat(allowed, np.diff(self.passages.starts))
+
+    def _ranks_of(self, name: str) -> Callable[[Rows], Rows]:
+        """What tells rows of equal score apart: the place of their documents in the order of ids."""
+        if not self.on_passages(name):
+            return self.ranks.__getitem__
+        passages = self.passages
+        assert passages is not None
+        return lambda rows: self.ranks[passages.parents(rows)]
+
+    def _open(self, name: str, graph: bool) -> VectorSearch:
+        field, counts = self.manifest.fields[name], self.about.fields[name]
+        assert not isinstance(field, Bm25Field), "which is searched over all segments"
+        folder, rows, ranks = self.part(name), self.about.rows(field), self._ranks_of(name)
+        if isinstance(field, DenseField):
+            from isthmus.indexes.dense.field import DenseSearch
+
+            return DenseSearch.open(folder, field, counts, rows, ranks, graph)
+        from isthmus.indexes.sparse.field import SparseSearch
+
+        return SparseSearch(folder, field, counts, rows, ranks)
+
+    def _examine(self, name: str) -> None:
+        """Refuses files whose numbers lead out of others."""
+        folder, count = self.folder / name, len(self)
+        if name == DOCUMENTS:
+            check_documents(folder, count)
+        elif name == METADATA:
+            check_columns(folder, count)
+        elif name == PASSAGES:
+            assert self.about.passages is not None
+            check_passages(folder, self.about.passages, count)
+        else:
+            check_field(folder, self.manifest.fields[name], self.about, name)
+
+    def _deleted(self) -> Rows:
+        """The rows of the documents that no longer count, ascending."""
+        if (name := self.about.deleted) is None:
+            return NO_ROWS
+        check(self.folder, {name: self.about.files[name]}, self._index)
+        rows: Rows = np.array(mapped(self.folder / name, self._index))
+        fits = rows.ndim == 1 and rows.dtype == np.int64 and len(rows) == self.about.dead
+        if not fits or rows[0] < 0 or rows[-1] >= len(self) or np.any(np.diff(rows) <= 0):
+            why = f"it does not name some of {len(self):,} documents"
+            raise damaged(self.folder / name, why, self._index)
+        return rows
+
+
+def part_shape(manifest: Manifest, about: SegmentAbout, name: str) -> str:
+    """All that the structure of a part's files depends on, in one line."""
+    shape: tuple[object, ...] = about.documents, about.passages
+    if (field := manifest.fields.get(name)) is not None:
+        dimension = getattr(field, "dimension", None)
+        shape = (*shape, about.fields[name], field.type, dimension, field.settings)
+    return repr(shape)
+
+
+def check_field(folder: Path, field: FieldAbout, about: SegmentAbout, name: str) -> None:
+    """Refuses a field whose files do not fit what is stated, or lead out of each other."""
+    counts, rows = about.fields[name], about.rows(field)
+    if isinstance(field, Bm25Field):
+        from isthmus.indexes.bm25.postings import check_postings
+
+        assert counts.tokens is not None
+        check_postings(folder, rows, counts.tokens)
+    elif isinstance(field, DenseField):
+        from isthmus.indexes.dense.field import check_vectors
+
+        check_vectors(folder, field, rows)
+    else:
+        from isthmus.indexes.sparse.structure import check_lists
+
+        assert counts.layout is not None
+        check_lists(folder, field, counts.layout, rows)
