@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 if TYPE_CHECKING:
     from isthmus.benchmarks.report.report import BenchmarkReport
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
     from isthmus.evaluation import Report
     from isthmus.finetuning.mining.audit import Audit
-    from isthmus.indexes.segments.writer import Update
+    from isthmus.indexes.writer import Update
     from isthmus.inspection.doctor import Findings
     from isthmus.inspection.explain import Explanation
     from isthmus.inspection.inspect import Inspection
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from isthmus.inspection.recipes import Recipes
     from isthmus.records import Document, Judgements
     from isthmus.retrieval.hits import Hits
-    from isthmus.retrieval.hybrid import Retriever
-    from isthmus.retrieval.verbs.sync import Sync
-    from isthmus.retrieval.verbs.tune import Tuning
+    from isthmus.retrieval.change import Sync
+    from isthmus.retrieval.searcher import Retriever
+    from isthmus.retrieval.tune import Tuning
     from isthmus.workflows.adapt import Adaptation
 
     Model = str | DenseEncoder | SparseEncoder
     Settings = Mapping[str, Any] | Sequence[str] | None
+    Filters = Mapping[str, Any] | Sequence[str] | None
     StrPath = str | Path
     System: TypeAlias = "StrPath | Model | Index | Mapping[str, Mapping[str, float]]"
 
@@ -51,17 +52,19 @@ def index(
     overwrite: bool = False,
     settings: Settings = None,
 ) -> Index:
-    """Build an index: BM25, dense, sparse, or several in one folder.
+    """Build an index: BM25 and the vectors of a model, in one folder.
 
-    Several models are searched together, and their results fused. Long documents of a folder are
-    cut into passages that the model reads in full.
+    Each document is read once. BM25 reads it whole; for the model it is cut into passages that the
+    model reads in full. A search fuses all fields of the index. Given an index of the same
+    documents, the command adds the fields that are missing.
 
     Args:
         documents: Documents to search: a folder of texts, a .jsonl file, a BEIR folder, irds:ID,
             hf:NAME; in Python also a list of texts, of mappings with id and text or of Document,
             which are kept as a file in the cache.
         output: Folder to write. The same command again resumes in it.
-        models: Retriever to build: bm25, or a model folder, hub name or package:NAME. Repeatable.
+        models: Model whose vectors are indexed next to BM25: a model folder, hub name or
+            package:NAME. bm25 alone: no vectors. Repeatable.
         language: Language of the documents for BM25 stemming, such as german or de, or none.
             [default: detected]
         overwrite: Replace another index in OUTPUT as soon as the new one is complete.
@@ -72,12 +75,12 @@ def index(
 
     Examples:
         isthmus index notes/ -o notes.idx
-        isthmus index docs.jsonl -m bm25 -m sentence-transformers/all-MiniLM-L6-v2 -o docs.idx
+        isthmus index docs.jsonl -m sentence-transformers/all-MiniLM-L6-v2 -o docs.idx
         >>> isthmus.index([{"id": "1", "text": "Bees make honey."}], "idx").search("honey")
 
     """
     from isthmus.collections.in_memory import documents_spec
-    from isthmus.retrieval.verbs.index import index as build
+    from isthmus.retrieval.index import index as build
 
     return Index(
         build(
@@ -111,6 +114,7 @@ def search(
     query: str | None = None,
     *,
     k: int | None = None,
+    filter: Filters = None,  # noqa: A002 (the word that users know)
     queries: str | None = None,
     split: str | None = None,
     output: StrPath | None = None,
@@ -127,10 +131,12 @@ def search(
         index: Folder of an index, or output of adapt.
         query: Text to search for.
         k: Maximum number of documents per query. [default: 10; 1000 for a run file]
+        filter: Test of the metadata of documents, such as year>=2020, lang=en or draft!=true.
+            Repeatable: all must hold; in Python a mapping such as {"year": {"$gte": 2020}}.
         queries: File of queries (.jsonl or .tsv) or a collection, to write a run file of.
         split: Split of the collection whose judged queries are searched. [default: test]
         output: TREC run file to write, with --queries.
-        use: Name of the one retriever of the index that answers. [default: all, fused]
+        use: Name of the one field of the index that answers. [default: all, fused]
         rerank: Cross-encoder that scores the first documents again.
         settings: Values of settings by dotted path.
 
@@ -140,13 +146,14 @@ def search(
     Examples:
         isthmus search notes.idx "how do I renew a certificate"
         isthmus search docs.idx "a query" -k 5 --use bm25
+        isthmus search docs.idx "a query" --filter "year>=2020" --filter lang=en
         isthmus search docs.idx --queries data/scifact -o runs/scifact.trec
 
     """
     from isthmus.errors import InputError
-    from isthmus.retrieval.verbs import search as searching
+    from isthmus.retrieval import search as searching
 
-    how: Any = {"k": k, "use": use, "rerank": rerank, "settings": settings}
+    how: Any = {"k": k, "use": use, "rerank.model": rerank, "filter": filter, "settings": settings}
     if query is not None and (queries, output, split) != (None, None, None):
         raise InputError(
             "--queries, --split and -o are for a run file, and one query is given",
@@ -161,7 +168,7 @@ def search(
             "a run file needs --queries, whose answers it holds, and -o, where it is written",
             f"isthmus search {index} --queries QUERIES -o RUN.trec",
         )
-    return searching.search_file(index, queries, output, split=split, **how)
+    return searching.search_file(index, queries, output, **{"split": split, **how})
 
 
 def _typed_lines() -> Iterator[str]:
@@ -181,7 +188,7 @@ def _typed_lines() -> Iterator[str]:
 
 
 def serve(
-    indexes: Sequence[StrPath],
+    index: StrPath,
     *,
     rerank: str | None = None,
     host: str = "127.0.0.1",
@@ -191,14 +198,14 @@ def serve(
     judgements: StrPath | None = None,
     settings: Settings = None,
 ) -> None:
-    """Serve indexes as a web page and an HTTP API.
+    """Serve an index as a web page and an HTTP API.
 
-    Each retriever of an index is served under its name, and so is their hybrid; the page shows them
-    side by side. Changes of an index are picked up while the server runs. Ctrl-C or SIGTERM
-    stops it once requests under way are answered. /docs describes the API.
+    All fields of the index answer, fused, and each by its name; the page shows them side by side.
+    Changes of the index are picked up while the server runs. Ctrl-C or SIGTERM stops it once
+    requests under way are answered. /docs describes the API.
 
     Args:
-        indexes: Folder of an index, or output of adapt. Several are of the same documents.
+        index: Folder of an index, or output of adapt.
         rerank: Cross-encoder that scores the first documents again.
         host: Address to listen at. Requests to any but a loopback address need a token.
         port: Port to listen at; 0 takes any free one.
@@ -218,7 +225,7 @@ def serve(
     from isthmus.serving.serve import serve
 
     serve(
-        indexes,
+        index,
         rerank=rerank,
         host=host,
         port=port,
@@ -256,7 +263,7 @@ def export(
         isthmus export queries.jsonl -m runs/dense --as queries -o queries.npy
 
     """
-    from isthmus.retrieval.verbs.export import export as write
+    from isthmus.retrieval.export import export as write
 
     return write(source, output, model=model, as_=as_, settings=settings)
 
@@ -724,42 +731,51 @@ class Index:
     """
 
     def __init__(self, folder: StrPath) -> None:
-        from isthmus.retrieval.hybrid_folder import index_folder
+        from isthmus.indexes.manifest import index_folder
 
         self.folder = index_folder(folder)
         self._retrievers: dict[tuple[str | None, str | None], Retriever] = {}
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of its retrievers, as `use` takes them."""
-        from isthmus.retrieval.verbs.search import retriever_names
+        """The names of its fields, as `use` takes them."""
+        from isthmus.indexes.manifest import read_manifest
 
-        return retriever_names(self.folder)
+        return list(read_manifest(self.folder).fields)
 
     def search(
-        self, query: str, k: int = 10, *, use: str | None = None, rerank: str | None = None
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        filter: Filters = None,  # noqa: A002 (the word that users know)
+        use: str | None = None,
+        rerank: str | None = None,
     ) -> Hits:
         """The hits of one query, best first, with the texts of their passages.
 
         Args:
             query: Text to search for.
             k: Maximum number of hits.
-            use: Name of the one retriever that answers; None for all, fused.
+            filter: Test of the metadata of documents: {"year": {"$gte": 2020}, "lang": "en"}.
+            use: Name of the one field that answers; None for all, fused.
             rerank: Cross-encoder that scores the first documents again.
 
         Returns:
-            A list of `Hit(id, score, title, text, snippet, passage)`.
+            A list of `Hit(id, score, title, text, snippet, passage, metadata)`.
 
         """
-        from isthmus.retrieval.verbs.search import SearchSettings, answer
+        from isthmus.retrieval.search import SearchSettings, answer, filter_of
 
-        return answer(self._retriever(use, rerank), query, SearchSettings(k=k))
+        retriever = self._retriever(use, rerank)
+        return answer(retriever, query, SearchSettings(k=k), filter_of(filter))
 
     def search_many(
         self,
         queries: Mapping[str, str],
         k: int = 1000,
         *,
+        filter: Filters = None,  # noqa: A002 (the word that users know)
         use: str | None = None,
         rerank: str | None = None,
     ) -> dict[str, dict[str, float]]:
@@ -768,7 +784,8 @@ class Index:
         Args:
             queries: Texts by query id.
             k: Maximum number of documents per query.
-            use: Name of the one retriever that answers; None for all, fused.
+            filter: Test of the metadata of documents: {"year": {"$gte": 2020}, "lang": "en"}.
+            use: Name of the one field that answers; None for all, fused.
             rerank: Cross-encoder that scores the first documents again.
 
         Returns:
@@ -777,6 +794,7 @@ class Index:
         """
         from isthmus.errors import InputError
         from isthmus.records import Query
+        from isthmus.retrieval.search import filter_of
 
         if not isinstance(queries, Mapping):
             raise InputError(
@@ -784,7 +802,8 @@ class Index:
                 "give a mapping {id: text}, or one query to search",
             )
         asked = [Query(str(name), text) for name, text in queries.items()]
-        found = self._retriever(use, rerank).search(asked, k)
+        retriever = self._retriever(use, rerank)
+        found = retriever.search(asked, k, filter=filter_of(filter))
         return {ranking.query_id: dict(ranking) for ranking in found}
 
     def add(self, documents: Documents, *, settings: Settings = None) -> Update:
@@ -807,7 +826,7 @@ class Index:
 
         """
         from isthmus.collections.in_memory import documents_spec
-        from isthmus.retrieval.verbs.update import add
+        from isthmus.retrieval.change import add
 
         spec = documents_spec(documents, numbered=False)
         return self._changed(add(self.folder, spec, settings=settings))
@@ -831,7 +850,7 @@ class Index:
             >>> index.delete(["d17", "d18"])
 
         """
-        from isthmus.retrieval.verbs.update import delete
+        from isthmus.retrieval.change import delete
 
         named: Iterable[str] = [ids] if isinstance(ids, str) else ids
         if list(named) == ["-"]:
@@ -868,7 +887,7 @@ class Index:
 
         """
         from isthmus.collections.in_memory import documents_spec
-        from isthmus.retrieval.verbs.sync import sync
+        from isthmus.retrieval.change import sync
 
         spec = documents_spec(documents, numbered=False)
         return self._changed(
@@ -883,12 +902,12 @@ class Index:
         measure: str = "nDCG@10",
         settings: Settings = None,
     ) -> Tuning:
-        """Choose the weights of a hybrid index on judged queries.
+        """Choose the weights of the fields of an index on judged queries.
 
         The weights are stored in the index, and every search uses them from then on.
 
         Args:
-            self: Folder of an index with several retrievers.
+            self: Folder of an index with several fields.
             collection: Collection whose judged queries the weights are chosen on.
             split: Split of these queries.
             measure: Measure to maximise.
@@ -903,7 +922,7 @@ class Index:
 
         """
         from isthmus.collections.spec import spec_of
-        from isthmus.retrieval.verbs.tune import tune
+        from isthmus.retrieval.tune import tune
 
         return self._changed(
             tune(self.folder, spec_of(collection), split=split, measure=measure, settings=settings)
@@ -921,14 +940,14 @@ class Index:
         """Show why a document matched a query: what adds up to its score, and its rank.
 
         BM25 and sparse: what each term adds. Dense: how much the score falls without each sentence.
-        Several retrievers: each, and how they were fused. Re-ranked: before and after. Of a
+        Several fields: each, and how they were fused. Re-ranked: before and after. Of a
         document in passages, the passage that counts.
 
         Args:
             self: Folder of an index, or output of adapt.
             query: Text that was searched for.
             document: Id of the document, whether the query finds it or not.
-            use: Name of the one retriever of the index that answers. [default: all, fused]
+            use: Name of the one field of the index that answers. [default: all, fused]
             rerank: Cross-encoder that scores the first documents again.
             settings: Values of settings by dotted path.
 
@@ -972,7 +991,7 @@ class Index:
         self, use: str | None, rerank: str | None, settings: Settings = None
     ) -> Retriever:
         """What answers a query, opened at its first one; with settings, each time."""
-        from isthmus.retrieval.verbs.search import SearchSettings, open_retriever
+        from isthmus.retrieval.search import SearchSettings, open_retriever
 
         chosen = SearchSettings.given(settings, {"use": use, "rerank.model": rerank})
         if settings:
@@ -983,19 +1002,10 @@ class Index:
 
     @cached_property
     def _documents(self) -> Any:
-        """The documents, from the first of the retrievers."""
-        from isthmus.retrieval.hybrid_folder import is_hybrid, read_hybrid
-        from isthmus.retrieval.searcher import open_documents
+        """The documents, without the fields."""
+        from isthmus.indexes.index import Index as Stored
 
-        folder = self.folder
-        if is_hybrid(folder):
-            folder = read_hybrid(folder).folders(folder)[0]
-        return open_documents(folder)
-
-    def _whole(self, document_id: str) -> Document | None:
-        from isthmus.retrieval.searcher import whole_document
-
-        return whole_document(self._documents, document_id)
+        return Stored.open(self.folder, fields=())
 
     def _changed(self, done: _T) -> _T:
         """What a change came to; the next search sees it."""
@@ -1006,17 +1016,16 @@ class Index:
         return len(self._documents)
 
     def __iter__(self) -> Iterator[str]:
-        store = self._documents.store
-        return (store.id(row) for row in range(len(store)))
+        return iter(self._documents.ids())
 
     def __contains__(self, document_id: object) -> bool:
-        return isinstance(document_id, str) and self._whole(document_id) is not None
+        return isinstance(document_id, str) and self._documents.row(document_id) is not None
 
     def __getitem__(self, document_id: str) -> Document:
-        found = self._whole(document_id) if isinstance(document_id, str) else None
+        found = self._documents.document(document_id) if isinstance(document_id, str) else None
         if found is None:
             raise KeyError(document_id)
-        return found
+        return cast("Document", found)
 
     def __fspath__(self) -> str:
         return str(self.folder)

@@ -20,7 +20,7 @@ _OPTIONS = ("model", "models", "output", "recipe")
 _SHORT = {"model": "-m", "models": "-m", "output": "-o", "recipe": "-r", "k": "-k", "dry_run": "-n"}
 _LONG = {"k": "--top-k", "models": "--model", "as_": "--as"}
 _METAVARS = {
-    "indexes": "INDEX",
+    "filter": "TEST",
     "documents": "DOCUMENTS", "collection": "COLLECTION", "eval_on": "COLLECTION",
     "train_on": "COLLECTION", "also": "COLLECTION", "coverage": "DOCUMENTS", "model": "MODEL",
     "models": "MODEL", "rerank": "MODEL", "compare": "MODEL", "queries": "QUERIES",
@@ -32,7 +32,8 @@ _ALSO_CALLED = {
     "k": ("depth", "top", "topk", "limit", "num-results"),
     "documents": ("corpus", "docs", "input", "dataset", "texts"),
     "collection": ("qrels", "dataset", "data", "corpus"),
-    "use": ("model", "with", "retriever"),
+    "use": ("model", "with", "retriever", "field"),
+    "filter": ("where",),
     "systems": ("models", "model", "runs", "run", "systems"),
     "models": ("with", "models", "encoder"),
     "model": ("init", "encoder", "model-name"),
@@ -129,7 +130,7 @@ def _parameter(parameter: inspect.Parameter, about: str) -> click.Parameter:
     about = re.sub(r"[;,] in Python [^.]*", "", about)  # which is for other readers
     name, declared = parameter.name, str(parameter.annotation)
     required = _required(parameter)
-    several = "Sequence" in declared
+    several = "Sequence" in declared or declared == "Filters"
     kind = _type(declared)
     by_name = parameter.kind is not parameter.POSITIONAL_ONLY and name in _OPTIONS
     if parameter.kind is parameter.KEYWORD_ONLY or by_name:

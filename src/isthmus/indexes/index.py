@@ -149,6 +149,14 @@ class Index:
                 found[one.id.rpartition("#")[0]] = one
         return [found[one] for one in ids]
 
+    def passages_of(self, document_id: str) -> list[Passage]:
+        """All passages of a document, in their order; none of an unknown one."""
+        if (found := self.row(document_id)) is None:
+            return []
+        segment, row = found
+        assert segment.passages is not None
+        return segment.passages.passages(segment.passages.of(np.array([row])))
+
     def row(self, document_id: str) -> tuple[Segment, int] | None:
         """The segment and row of a document; None if there is none of this id."""
         for segment in self.segments:
@@ -215,12 +223,12 @@ class Index:
             raise SettingsError(
                 f"hnsw: the index {str(self.folder)!r} has no graph",
                 "leave hnsw out, or build it with one: isthmus index … --overwrite --set "
-                "dense.hnsw={}",
+                "dense.hnsw=true",
             )
 
     def _uses_graph(self, field: str) -> bool:
         about = self.manifest.fields[field]
-        return self._graph and isinstance(about, DenseField) and about.settings.hnsw is not None
+        return self._graph and isinstance(about, DenseField) and about.settings.graph is not None
 
     def _has_several(self, field: str) -> bool:
         """Whether any document has several rows."""

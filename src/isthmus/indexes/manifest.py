@@ -79,9 +79,16 @@ class DenseSettings(Settings):
     """How dense vectors are stored."""
 
     dtype: Literal["float32", "float16"] = Field("float32", description="type of the numbers")
-    hnsw: HnswSettings | None = Field(
-        None, description="a graph of the vectors, for approximate search; null: none"
+    hnsw: bool | HnswSettings = Field(
+        False, description="a graph of the vectors, for approximate search, or how it is built"
     )
+
+    @property
+    def graph(self) -> HnswSettings | None:
+        """How a graph is built; None for none."""
+        if isinstance(self.hnsw, HnswSettings):
+            return self.hnsw
+        return HnswSettings() if self.hnsw else None
 
 
 class SparseSettings(Settings):

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from isthmus.errors import InputError, OutputError, needing
-from isthmus.indexes.contents import Contents
+from isthmus.indexes.index import Index
+from isthmus.progress import Bar
 from isthmus.records import Document
 
 TOKEN = "ISTHMUS_ENGINE_TOKEN"  # noqa: S105 # where it is found, not what it is
@@ -34,8 +35,8 @@ class Milvus:
         self.place = place
         self.name = name
 
-    def fill(self, contents: Contents, hnsw: bool) -> None:
-        """Makes the collection, which gets its name once it is whole."""
+    def fill(self, index: Index, fields: Mapping[str, str], hnsw: bool) -> None:
+        """Makes the collection of fields of an index, by type, named once it is complete."""
         building = Milvus(self.place, f"{self.name}_building")
         with self._talking():
             if self.client.has_collection(self.name):
@@ -44,9 +45,15 @@ class Milvus:
                     "choose another name (--set name=…), or drop the collection",
                 )
             self.client.drop_collection(building.name)
-        building.create(contents.dimensions, contents.encoders, hnsw)
-        for batch in contents.batches():
-            building.add(batch.documents, batch.vectors)
+        abouts = {kind: index.manifest.fields[name] for kind, name in fields.items()}
+        encoders = {kind: one.encoder.fingerprint for kind, one in abouts.items() if one.encoder}
+        dimensions = {kind: getattr(one, "dimension", 0) for kind, one in abouts.items()}
+        building.create(dimensions, encoders, hnsw)
+        with Bar("exporting", None, "rows") as bar:
+            for batch in index.batches(list(fields.values())):
+                vectors = {kind: batch.vectors[name] for kind, name in fields.items()}
+                building.add(batch.rows, vectors)
+                bar.advance(len(batch.rows))
         with self._talking():
             self.client.rename_collection(building.name, self.name)
             _ = self._loaded  # for other clients
@@ -61,6 +68,7 @@ class Milvus:
         schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=_LONGEST)
         for name in ("title", "text"):
             schema.add_field(name, DataType.VARCHAR, max_length=_LONGEST)
+        schema.add_field("metadata", DataType.JSON)
         with self._talking():
             indexes = self.client.prepare_index_params()
             if "dense" in dimensions:
@@ -89,6 +97,7 @@ class Milvus:
                 "id": document.id,
                 "title": _cut(document.title),
                 "text": _cut(document.text),
+                "metadata": dict(document.metadata),
                 **{field: next(column) for field, column in columns.items()},
             }
             for document in documents

@@ -61,7 +61,7 @@ _NUMBER = re.compile("[0-9]{6,18}")
 _AT_ONCE = 1024  # documents whose passages are cut at a time
 
 Encode = Callable[
-    [Iterator[list[Document]]], Iterator[tuple[list[Document], Mapping[str, Any]]]
+    [Iterator[list[Document]]], Iterator[tuple[Sequence[Document], Mapping[str, Any]]]
 ]
 """Blocks of rows to the same blocks with their vectors, by field."""
 
@@ -122,8 +122,22 @@ class IndexWriter:
 
     @property
     def done(self) -> int:
-        """How many documents of this job an interrupted writer had added."""
-        return 0 if self._builder is None else self._builder.documents
+        """How many documents of this job are added, those by an interrupted writer too."""
+        building = 0 if self._builder is None else self._builder.documents
+        return building + sum(about.documents for about in self._segments_new)
+
+    def complete(self) -> None:
+        """Completes what was added, which `commit` does otherwise."""
+        self._finish()
+
+    def words(self, field: str) -> int:
+        """The number of terms of a BM25 field in all that was completed."""
+        return sum(about.fields[field].tokens or 0 for about in self._segments_new)
+
+    def take(self, about: SegmentAbout) -> None:
+        """Takes a segment that lies in its place already, as a machine of a cluster made it."""
+        self._segments_new.append(about)
+        self._gone.append([])
 
     def add(
         self,
@@ -183,6 +197,7 @@ class IndexWriter:
         fields: Mapping[str, FieldAbout],
         encode: Encode | None = None,
         cut: tuple[Cut, Callable[[Iterable[Document]], Iterator[Passage]]] | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         """Gives every segment further fields, and passages where the index has none, and commits.
 
@@ -192,8 +207,13 @@ class IndexWriter:
         passages = self._manifest.passages
         if passages is None and cut is not None:
             passages = cut[0]
+        fusion = self._manifest.fusion
         target = updated(
-            self._manifest, passages=passages, fields={**self._manifest.fields, **fields}, segments=[]
+            self._manifest,
+            passages=passages,
+            fields={**self._manifest.fields, **fields},
+            fusion=fusion.model_copy(update={"weights": {**fusion.weights, **(weights or {})}}),
+            segments=[],
         )
         abouts = []
         with writing(self._folder):
@@ -278,6 +298,16 @@ class IndexWriter:
                 if read_mapping(self._folder / SEGMENTS / name / PROGRESS).get("job") == self._job:
                     return name
         return None
+
+    def first_name(self) -> str:
+        """The name of the first segment that a cluster makes, the same when its job goes on."""
+        return f"{max((int(one) for one in self._committed()), default=0) + 1:06}"
+
+    def _committed(self) -> list[str]:
+        """The names of the segments that count now, in an index that is to be replaced too."""
+        with suppress(IsthmusError):
+            return [about.name for about in read_manifest(self._folder).segments]
+        return []
 
     def _free_name(self) -> str:
         known = [*map(int, _numbers(self._folder)), *(int(one.name) for one in self._segments_new)]

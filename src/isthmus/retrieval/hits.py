@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.table import Table as TerminalTable
@@ -19,6 +19,8 @@ _NOTHING = "no document holds a term of the query"
 class Hit:
     """One document found: score, id, title, its text, and the part of that nearest to the query.
 
+    `metadata` is whatever else it has.
+
     Of a document that was indexed in passages, the text is that of the best one, and `passage` says
     which that is.
     """
@@ -29,6 +31,7 @@ class Hit:
     snippet: str
     passage: Passage | None = None
     text: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:
@@ -84,8 +87,8 @@ class Hits(list[Hit]):
         for rank, hit in enumerate(self, start=1):
             about = Text(visible(" · ".join(dict.fromkeys(filter(None, (hit.title, hit.id))))))
             about.stylize("bold")
-            if hit.passage is not None:
-                about.append(visible(f" § {hit.passage.heading or hit.passage.number}"), "dim")
+            if (one := hit.passage) is not None and (one.heading or one.number > 1):
+                about.append(visible(f" § {one.heading or one.number}"), "dim")
             about.append("\n" + visible(hit.snippet).replace("\n", " "), "not bold")
             table.add_row(str(rank), scores[rank - 1], about)
         return table

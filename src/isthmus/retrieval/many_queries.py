@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from isthmus.collections import Problems
 from isthmus.errors import InputError, lone_surrogate
+from isthmus.indexes.filters import Filter
 from isthmus.progress import Bar, notice
 from isthmus.records import Query, Ranking
-from isthmus.retrieval.hybrid import Retriever
+from isthmus.retrieval.searcher import Retriever
 
 _AT_ONCE = 1024
 
@@ -19,6 +20,7 @@ def answers(
     depth: int,
     problems: Problems | None = None,
     at_once: int = _AT_ONCE,
+    filter: Filter | None = None,  # noqa: A002 (the word that users know)
 ) -> Iterator[list[Ranking]]:
     """A list of rankings per batch, in the order of the queries; at most `depth` documents each.
 
@@ -36,7 +38,7 @@ def answers(
         for first in range(0, len(queries), at_once):
             batch = queries[first : first + at_once]
             read = [query for query in batch if query.id not in silent]
-            found = {r.query_id: r for r in retriever.search(read, depth, problems)}
+            found = {r.query_id: r for r in retriever.search(read, depth, problems, filter)}
             yield [found.get(query.id, Ranking(query.id)) for query in batch]
             bar.advance(len(batch))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -12,9 +12,9 @@ from pydantic import Field
 
 from isthmus.collections import Problems
 from isthmus.config import Settings
-from isthmus.errors import MismatchError
+from isthmus.indexes.filters import Filter
 from isthmus.records import Document, Query, Ranking
-from isthmus.retrieval.hybrid import Retriever
+from isthmus.retrieval.searcher import Retriever
 
 
 class RerankSettings(Settings):
@@ -31,15 +31,6 @@ class Scorer(Protocol):
         """One score per pair of a query's text and a document."""
 
 
-def check_texts(searcher: Retriever) -> None:
-    """Refuses a searcher that cannot show a re-ranker what to read."""
-    if not searcher.keeps_texts:
-        raise MismatchError(
-            "the index keeps no texts (texts = false), and a re-ranker has to read them",
-            "build it again without --set texts=false",
-        )
-
-
 class RerankingSearcher:
     """Answers of any searcher, their first `candidates` in the order of a cross-encoder's scores.
 
@@ -47,21 +38,15 @@ class RerankingSearcher:
     """
 
     def __init__(self, searcher: Retriever, scorer: Scorer, candidates: int = 100) -> None:
-        check_texts(searcher)
         self.searcher = searcher
         self.scorer = scorer
         self.candidates = candidates
-
-    @property
-    def keeps_texts(self) -> bool:
-        """Always: without texts it could not be made."""
-        return True
 
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left to search for."""
         return self.searcher.has_tokens(text)
 
-    def documents(self, ids: Iterable[str], query: str | None = None) -> list[Document]:
+    def documents(self, ids: Sequence[str], query: str | None = None) -> list[Document]:
         """The documents with these ids; of long ones, the best passage for the query."""
         return self.searcher.documents(ids, query)
 
@@ -70,10 +55,14 @@ class RerankingSearcher:
         return self.scorer.score(pairs)
 
     def search(
-        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+        self,
+        queries: Sequence[Query],
+        depth: int = 10,
+        problems: Problems | None = None,
+        filter: Filter | None = None,  # noqa: A002 (the word that users know)
     ) -> list[Ranking]:
         """One ranking per query, at most `depth` long; empty for queries skipped as problems."""
-        found = self.searcher.search(queries, max(depth, self.candidates), problems)
+        found = self.searcher.search(queries, max(depth, self.candidates), problems, filter)
         pairs = [
             (query.text, document)
             for query, ranking in zip(queries, found, strict=True)

@@ -1,32 +1,26 @@
-"""Searcher = encoder + index: queries in, rankings out."""
+"""A searcher joins an index and the encoders of its fields: queries in, rankings out."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import Any, Protocol
 
 from isthmus.collections import Problems
 from isthmus.collections.in_memory import called
 from isthmus.config.models import PACKAGE, on_this_disk
 from isthmus.errors import InputError, MismatchError, SettingsError, lone_surrogate
-from isthmus.indexes.long_documents import LongDocuments
-from isthmus.indexes.segments.index import open_index
+from isthmus.indexes.filters import Filter
+from isthmus.indexes.index import Index, Unit
+from isthmus.indexes.manifest import EncoderOrigin, Fusion, index_folder
 from isthmus.progress import notice
 from isthmus.records import Document, Query, Ranking
-
-if TYPE_CHECKING:
-    from isthmus.indexes.bm25 import Bm25Index
-    from isthmus.indexes.index import Index
-    from isthmus.indexes.manifest import EncoderOrigin, Manifest
+from isthmus.retrieval.fusion import fuse, fusions
 
 _AT_MOST = 2
 _recent: dict[str, Encoder] = {}  # that searchers of this process loaded, so that none loads twice
-
-Unit = Literal["document", "passage"]
-"""What is ranked: documents, or the passages of an index that has these."""
 
 
 class Encoder(Protocol):
@@ -41,170 +35,260 @@ class Encoder(Protocol):
         """A digest of weights, tokenizer and settings: equal ones give equal vectors."""
 
     def encode_queries(self, texts: Sequence[str]) -> Any:
-        """One row per text: an array for a dense index, a sparse matrix for an inverted one."""
+        """One row per text: an array for a dense field, a sparse matrix for a sparse one."""
 
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left to encode."""
 
 
-class Searcher:
-    """Answers queries from one index, with the encoder that filled it (none for BM25)."""
-
-    def __init__(self, encoder: Encoder | None, index: Index) -> None:
-        self.encoder = encoder
-        self.index = index
-        check_encoder(index.manifest, encoder, f"index of {called(index.manifest.corpus.spec)}")
-
-    def has_same_documents(self, other: Searcher) -> bool:
-        """Whether another searcher's index holds documents of the same ids."""
-        mine, theirs = self.index, other.index
-        if mine.manifest.corpus.fingerprint == theirs.manifest.corpus.fingerprint:
-            return True
-        sample = range(0, len(mine), max(1, len(mine) // 1000))
-        known = all(theirs.store.row(mine.store.id(row)) is not None for row in sample)
-        return len(mine) == len(theirs) and known
-
-    def has_same_passages(self, other: Searcher) -> bool:
-        """Whether another searcher's index cut its documents into the same passages."""
-        mine, theirs = (one.index.manifest.identity() for one in (self, other))
-        return mine.get("passages") == theirs.get("passages")
+class Retriever(Protocol):
+    """Anything that answers queries: a Searcher, or a RerankingSearcher over one."""
 
     def has_tokens(self, text: str) -> bool:
         """Whether anything of a text is left to search for."""
-        if self.encoder is None:
-            return cast("Bm25Index", self.index).has_tokens(text)
-        return self.encoder.has_tokens(text)
 
     def search(
-        self, queries: Sequence[Query], depth: int = 10, problems: Problems | None = None
+        self,
+        queries: Sequence[Query],
+        depth: int = 10,
+        problems: Problems | None = None,
+        filter: Filter | None = None,  # noqa: A002 (the word that users know)
     ) -> list[Ranking]:
-        """One ranking per query, at most `depth` long; empty for queries skipped as problems."""
-        asked = usable(queries, self.has_tokens, depth, problems)
-        ids, texts = [query.id for query in asked], [query.text for query in asked]
-        answers = self.index.search(self.query_vectors(texts), depth, ids) if texts else []
-        found = {ranking.query_id: ranking for ranking in answers}
-        return [found.get(query.id, Ranking(query.id)) for query in queries]
+        """One ranking per query."""
 
-    def score(self, queries: Sequence[Query], candidates: Sequence[Ranking]) -> list[Ranking]:
-        """The candidates of each query by the scores they have here, which `search` gives them too.
+    def documents(self, ids: Sequence[str], query: str | None = None) -> list[Document]:
+        """The documents with these ids; of long ones, the best passage for the query."""
 
-        A document that shares no term with the query scores 0. A query that cannot be read here
-        gets an empty ranking.
+
+class Searcher:
+    """Answers queries from fields of one index, their rankings fused."""
+
+    def __init__(
+        self,
+        index: Index,
+        encoders: Mapping[str, Encoder],
+        use: Sequence[str] = (),
+        fusion: Fusion | None = None,
+        by: Unit = "document",
+    ) -> None:
+        """Searches the fields to `use`, or all that the fusion gives a weight to.
+
+        `encoders` are those of the fields, by name; the fusion is that of the index if None.
         """
-        readable = [number for number, q in enumerate(queries) if self.has_tokens(q.text)]
-        found = [Ranking(query.id) for query in queries]
-        if not readable:
-            return found
-        vectors = self.query_vectors([queries[number].text for number in readable])
-        for place, number in enumerate(readable):
-            ids, query_id = candidates[number].document_ids, queries[number].id
-            if ids:
-                (scored,) = self.index.search(
-                    vectors[place : place + 1], len(ids), [query_id], among=ids
-                )
-                found[number] = Ranking.sorted(query_id, dict.fromkeys(ids, 0.0) | dict(scored))
-        return found
+        self.index = index
+        self.encoders = encoders
+        self.fusion = fusion or index.manifest.fusion
+        self.by = by
+        _check_weights(self.fusion, index)
+        self.fields = tuple(use) or _fields(index, self.fusion, by)
+        for name in self.fields:
+            origin = index.manifest.field(name).encoder
+            where = f"index of {called(index.manifest.corpus.spec)}"
+            check_encoder(origin, encoders.get(name), where)
 
     @property
-    def keeps_texts(self) -> bool:
-        """Whether documents come with their texts."""
-        return self.index.manifest.texts
+    def weights(self) -> list[float]:
+        """The weight of each field."""
+        return [weight_of(self.fusion, name) for name in self.fields]
 
-    def documents(self, ids: Iterable[str], query: str | None = None) -> list[Document]:
-        """The documents with these ids, as far as the index keeps their texts.
+    def has_tokens(self, text: str) -> bool:
+        """Whether any of the fields finds something to search for."""
+        return any(self.reads(name, text) for name in self.fields)
 
-        In an index of passages, of each document the best one for the query; without any, the
-        first.
+    def reads(self, field: str, text: str) -> bool:
+        """Whether a field finds something to search for in a text."""
+        encoder = self.encoders.get(field)
+        return self.index.has_tokens(field, text) if encoder is None else encoder.has_tokens(text)
+
+    def search(
+        self,
+        queries: Sequence[Query],
+        depth: int = 10,
+        problems: Problems | None = None,
+        filter: Filter | None = None,  # noqa: A002 (the word that users know)
+    ) -> list[Ranking]:
+        """One ranking per query, at most `depth` long; empty for queries skipped as problems.
+
+        A query that only some fields can read (stop words alone, say) is answered by those. Of the
+        documents that the filter lets through, as many are found as there are.
         """
-        if isinstance(self.index, LongDocuments):
-            wanted = list(ids)
-            asked = (
-                None if query is None or not self.has_tokens(query) else self.query_vectors([query])
+        found = self.components(queries, depth, problems, filter)
+        if len(self.fields) == 1:
+            return [ranking.top(depth) for ranking in found[self.fields[0]]]
+        return self.fused(found, depth)
+
+    def components(
+        self,
+        queries: Sequence[Query],
+        depth: int = 10,
+        problems: Problems | None = None,
+        filter: Filter | None = None,  # noqa: A002 (the word that users know)
+    ) -> dict[str, list[Ranking]]:
+        """What each field answers by itself, before fusion."""
+        asked = usable(queries, self.has_tokens, depth, problems)
+        if len(self.fields) > 1:
+            depth = max(depth, self.fusion.candidates)
+        masks = None if filter is None else self.index.masks(filter)
+        vectors = self.vectors(asked)
+        found = {}
+        for name in self.fields:
+            read = [query for query in asked if self.reads(name, query.text)]
+            answers: dict[str, Ranking] = {}
+            if read:
+                ids = [query.id for query in read]
+                given = vectors(name, read)
+                rankings = self.index.search(name, given, depth, ids, masks, self.by)
+                answers = {ranking.query_id: ranking for ranking in rankings}
+            found[name] = [answers.get(query.id, Ranking(query.id)) for query in queries]
+        return found
+
+    def fused(self, found: Mapping[str, Sequence[Ranking]], depth: int) -> list[Ranking]:
+        """The answers of the fields, one ranking for each query."""
+        fusion = fusions.load(self.fusion.fusion, where="fusion")
+        together = zip(*(found[name] for name in self.fields), strict=True)
+        return [fuse(rankings, self.weights, fusion, depth) for rankings in together]
+
+    def score(self, field: str, query: str, ids: Sequence[str]) -> Ranking:
+        """These documents by the scores they have in a field, which `search` gives them too.
+
+        A document that shares no term with the query scores 0.
+        """
+        if not ids or not self.reads(field, query):
+            return Ranking("query")
+        masks = self.index.masks_of(ids)
+        given = self.query_vectors(field, [query])
+        (found,) = self.index.search(field, given, len(ids), ["query"], masks)
+        return Ranking.sorted("query", dict.fromkeys(ids, 0.0) | dict(found))
+
+    def documents(self, ids: Sequence[str], query: str | None = None) -> list[Document]:
+        """The documents with these ids.
+
+        Of an index of passages, of each document the best one for the query; without any, the
+        first. BM25 alone reads documents whole, and shows them so.
+        """
+        if self.by == "passage":
+            return self._passages(ids)
+        field = next((name for name in self.fields if self.index.has_passages(name)), None)
+        if field is None:
+            return self.index.documents(ids)
+        asked = None
+        if query is not None and self.reads(field, query):
+            asked = self.query_vectors(field, [query])
+        return list(self.index.best_passages(field, asked, ids))
+
+    def query_vectors(self, field: str, texts: Sequence[str]) -> Any:
+        """The queries as a field takes them: texts for BM25, vectors otherwise."""
+        encoder = self.encoders.get(field)
+        return list(texts) if encoder is None else encoder.encode_queries(texts)
+
+    def vectors(self, queries: Sequence[Query]) -> Callable[[str, Sequence[Query]], Any]:
+        """What gives a field some of these queries, each encoded once for all fields."""
+        places = {query.id: place for place, query in enumerate(queries)}
+        known: dict[int, Any] = {}
+
+        def given(field: str, some: Sequence[Query]) -> Any:
+            encoder = self.encoders.get(field)
+            if encoder is None:
+                return [query.text for query in some]
+            if len(some) < len(queries):
+                return encoder.encode_queries([query.text for query in some])
+            if id(encoder) not in known:
+                known[id(encoder)] = encoder.encode_queries([query.text for query in queries])
+            return known[id(encoder)][[places[query.id] for query in some]]
+
+        return given
+
+    def _passages(self, ids: Sequence[str]) -> list[Document]:
+        owners = list(dict.fromkeys(one.rpartition("#")[0] for one in ids))
+        found: dict[str, Document] = {}
+        for owner in owners:
+            found |= {one.id: one for one in self.index.passages_of(owner)}
+        return [found[one] for one in ids]
+
+
+def weight_of(fusion: Fusion, field: str) -> float:
+    """How much a field counts."""
+    return fusion.weights.get(field, 1.0)
+
+
+def _fields(index: Index, fusion: Fusion, by: Unit) -> tuple[str, ...]:
+    """The fields that count, of those whose rows are what is ranked."""
+    named = [name for name in index.manifest.fields if weight_of(fusion, name)]
+    if by == "document":
+        return tuple(named)
+    found = tuple(name for name in named if index.has_passages(name))
+    if not found:
+        raise MismatchError(
+            f"by = passage, but no field of the index {str(index.folder)!r} has passages",
+            "leave by=passage out, or build it with a model: isthmus index … -m MODEL",
+        )
+    return found
+
+
+def _check_weights(fusion: Fusion, index: Index) -> None:
+    for name, weight in fusion.weights.items():
+        index.manifest.field(name)
+        if weight < 0:
+            raise SettingsError(
+                f"weights.{name} = {weight:g} is below 0",
+                "give 0 or more; 0 leaves the field out",
             )
-            found = self.index.shown(asked, wanted)
-            if len(found) == len(wanted):
-                return found
-            ids = wanted
-        rows = {document_id: self.index.store.row(document_id) for document_id in ids}
-        for document_id, row in rows.items():
-            if row is None:
-                raise InputError(
-                    f"the index of {called(self.index.manifest.corpus.spec)} has no document "
-                    f"{document_id!r}",
-                    "give ids that a search of this index returned",
-                )
-        return [self.index.store.document(row) for row in rows.values() if row is not None]
-
-    def whole(self, document_id: str) -> Document | None:
-        """The document of this id, one indexed in passages put together from these, or None."""
-        return whole_document(self.index, document_id)
-
-    def query_vectors(self, texts: Sequence[str]) -> Any:
-        """The queries as the index takes them: texts for BM25, vectors otherwise."""
-        return texts if self.encoder is None else self.encoder.encode_queries(texts)
-
-
-def whole_document(index: Index, document_id: str) -> Document | None:
-    """The document of this id in an index, put together where it is of passages, or None."""
-    if isinstance(index, LongDocuments):
-        return index.whole(document_id)
-    row = index.store.row(document_id)
-    return None if row is None else index.store.document(row)
-
-
-def open_documents(folder: Path) -> Index:
-    """An index whose documents can be asked for, without its encoder."""
-    index = open_index(folder)
-    return index if index.manifest.passages is None else LongDocuments(index)
+    if not any(weight_of(fusion, name) for name in index.manifest.fields):
+        raise SettingsError("all weights are 0", "give one field a weight of more than 0")
 
 
 def open_searcher(
     folder: str | Path,
+    use: str | None = None,
     model: str | None = None,
     hnsw: bool = False,
     by: Unit = "document",
+    fusion: Mapping[str, Any] | None = None,
     encoders: dict[str, Encoder] | None = None,
 ) -> Searcher:
-    """A searcher over an index folder, with the encoder recorded there or found at `model`.
+    """A searcher over an index folder or output of adapt, with the encoders recorded there.
 
-    In an index of passages, documents are found by their best passage, or `by` passage each by
-    itself.
-    By `hnsw`, a dense index is searched through the graph that must lie beside it.
-    `encoders` holds those that are loaded already, and takes in one that is loaded here; without
-    it, the last two of this process.
+    It answers by the one field to `use`, or by all, fused as the index says and as `fusion` says
+    otherwise. `model` is where the encoder is now. `encoders` holds those that are loaded already,
+    by fingerprint and backend, and takes in one that is loaded here; without it, the last two of
+    this process.
     """
-    folder = Path(folder)
-    index = open_index(folder, hnsw)
-    if by == "passage":
-        check_passages(index.manifest, folder)
-    long = index.manifest.passages is not None and by == "document"
-    if (origin := index.manifest.encoder) is None:
-        return Searcher(None, LongDocuments(index) if long else index)
+    folder = index_folder(folder)
+    index = Index.open(folder, fields=(), graph=False)
+    manifest = index.manifest
+    if use is not None:
+        manifest.field(use)
+    chosen = manifest.fusion.model_copy(update=dict(fusion or {}))
+    _check_weights(chosen, index)
+    fields = (use,) if use is not None else _fields(index, chosen, by)
+    index = Index.open(folder, fields, hnsw)
     loaded = _recent if encoders is None else encoders
-    name = encoder_name(folder, origin, model)
-    key = f"{origin.fingerprint} {origin.backend} {name}"
+    found = {}
+    for name in fields:
+        if (origin := index.manifest.field(name).encoder) is not None:
+            found[name] = _loaded(folder, origin, model, loaded)
+    return Searcher(index, found, fields, chosen, by)
+
+
+def encoder_key(origin: EncoderOrigin) -> str:
+    """What identifies an encoder that is loaded."""
+    return f"{origin.fingerprint} {origin.backend}"
+
+
+def _loaded(
+    folder: Path, origin: EncoderOrigin, model: str | None, loaded: dict[str, Encoder]
+) -> Encoder:
+    key = encoder_key(origin) + ("" if model is None else f" {model}")
     if key not in loaded:
-        loaded[key] = _query_encoder(folder, origin, name)
-    while len(_recent) > _AT_MOST:
+        name = encoder_name(folder, origin, model)
+        notice(f"{folder}: loading its encoder {name}")
+        from isthmus.encoders import load_query_encoder  # brings torch, which BM25 does without
+
+        exact = origin.backend == "torch-float32"
+        loaded[key] = load_query_encoder(name, origin.fingerprint, exact, origin.settings)
+    while loaded is _recent and len(_recent) > _AT_MOST:
         _recent.pop(next(iter(_recent)))
-    return Searcher(loaded[key], LongDocuments(index) if long else index)
-
-
-def _query_encoder(folder: Path, origin: EncoderOrigin, name: str) -> Encoder:
-    notice(f"{folder}: loading its encoder {name}")
-    from isthmus.encoders import load_query_encoder  # brings torch, which BM25 does without
-
-    exact = origin.backend == "torch-float32"
-    return load_query_encoder(name, origin.fingerprint, exact, origin.settings)
-
-
-def check_passages(manifest: Manifest, folder: Path) -> None:
-    """Refuses an index of whole documents, which has no passages to find."""
-    if manifest.passages is None:
-        raise MismatchError(
-            f"by = passage, but the index {str(folder)!r} holds complete documents",
-            "leave by=passage out, or build it again: isthmus index --set passages=true",
-        )
+    return loaded[key]
 
 
 def encoder_name(folder: Path, origin: EncoderOrigin, model: str | None = None) -> str:
@@ -277,15 +361,14 @@ def usable(
     return list(asked.values())
 
 
-def check_encoder(manifest: Manifest, encoder: Encoder | None, where: str) -> None:
-    """Refuses an encoder that is not the one that filled the index."""
-    origin = manifest.encoder
-    expected = manifest.encoder_fingerprint
+def check_encoder(origin: EncoderOrigin | None, encoder: Encoder | None, where: str) -> None:
+    """Refuses an encoder that is not the one that filled a field."""
+    expected = None if origin is None else origin.fingerprint
     found = encoder.fingerprint if encoder is not None else None
     if found == expected:
         return
     if origin is None:
-        what = "the index was filled by no encoder"
+        what = "the field was filled by no encoder"
     elif encoder is None:
         what = f"the index was filled by the encoder {origin.name!r}, and there is none here"
     elif origin.name in (encoder.name, str(Path(encoder.name).resolve())):

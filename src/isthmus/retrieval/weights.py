@@ -18,8 +18,8 @@ from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.indexes.arrays import best
 from isthmus.progress import track
 from isthmus.records import Judgements, Query, Ranking, Run
-from isthmus.retrieval.fusion import Fusion, fuse
-from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.retrieval.fusion import Fusion, fuse, fusions
+from isthmus.retrieval.searcher import Searcher
 
 Weights = tuple[float, ...]
 _SEED = 0
@@ -42,24 +42,26 @@ class TunedWeights:
 
 
 def tune_weights(
-    hybrid: HybridSearcher,
+    searcher: Searcher,
     queries: Sequence[Query],
     judgements: Judgements,
     measure: str = "RR@10",
     steps: int = 20,
     folds: int = 5,
 ) -> TunedWeights:
-    """The weights, multiples of 1 / steps that add up to 1, under which a hybrid measures best.
+    """The weights, multiples of 1 / steps that add up to 1, under which an index measures best.
 
     Among equals those nearest to each other win: without evidence no system deserves more.
     """
-    count = len(hybrid.searchers)
+    count = len(searcher.fields)
+    fusion = fusions.load(searcher.fusion.fusion, where="fusion")
     asked = [query for query in queries if judgements.get(query.id)]
     _check(count, asked, steps)
-    depth = parse_measure(measure).params.get("cutoff", hybrid.candidates)
-    answers = list(zip(*hybrid.components(asked, depth), strict=True))
+    depth = parse_measure(measure).params.get("cutoff", searcher.fusion.candidates)
+    found = searcher.components(asked, depth)
+    answers = list(zip(*(found[name] for name in searcher.fields), strict=True))
     grid = np.array(list(_grid(count, steps))) / steps
-    values = _measured(answers, grid, hybrid.fusion, judgements, measure, depth)
+    values = _measured(answers, grid, fusion, judgements, measure, depth)
     evenness = -((grid - 1 / count) ** 2).sum(axis=1)
 
     def choose(part: npt.NDArray[np.integer]) -> int:
@@ -71,7 +73,7 @@ def tune_weights(
     weights = tuple(grid[chosen].tolist())
 
     def value(of: Sequence[float]) -> float:
-        fused = [fuse(rankings, of, hybrid.fusion, depth) for rankings in answers]
+        fused = [fuse(rankings, of, fusion, depth) for rankings in answers]
         return fmean(_values(fused, judgements, measure))
 
     return TunedWeights(
@@ -156,7 +158,7 @@ def _check(systems: int, asked: Sequence[Query], steps: int) -> None:
     if systems < 2 or steps < 1:
         raise SettingsError(
             f"weights in {steps} steps cannot be tuned for {systems} system(s)",
-            "give the folders of two or more indexes of one corpus, and one step or more",
+            "give an index of two or more fields, and one step or more",
         )
     if not asked:
         raise InputError(

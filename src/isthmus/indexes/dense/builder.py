@@ -61,7 +61,7 @@ class DenseBuilder:
         flush(self._vectors)
         self.close()
         vectors = mapped(self._folder / VECTORS, self._folder)
-        graph, recall = self._about.settings.hnsw, None
+        graph, recall = self._about.settings.graph, None
         if graph is not None and self.rows >= LEAST:
             recall = Graph.build(self._folder, vectors, graph)
         return FieldCounts(largest_norm=_largest_norm(vectors), recall=recall)

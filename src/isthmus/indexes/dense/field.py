@@ -63,8 +63,8 @@ class DenseSearch:
             raise damaged(folder / VECTORS, why, folder)
         assert counts.largest_norm is not None
         found = None
-        if graph and counts.recall is not None and about.settings.hnsw is not None:
-            found = Graph.open(folder, about.settings.hnsw, rows, about.dimension)
+        if graph and counts.recall is not None and about.settings.graph is not None:
+            found = Graph.open(folder, about.settings.graph, rows, about.dimension)
         return cls(vectors, counts.largest_norm, ranks, graph=found)
 
     def prepared(self, vectors: npt.NDArray[np.floating[Any]], query_ids: Sequence[str]) -> Floats:

@@ -1,4 +1,4 @@
-"""How much each retriever of an index counts, chosen on judged queries."""
+"""How much each field of an index counts, chosen on judged queries."""
 
 from __future__ import annotations
 
@@ -18,28 +18,23 @@ from isthmus.errors import MismatchError, SettingsError
 from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.tables import Shown, format_score
-from isthmus.indexes.manifest import stated_manifest
+from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import Fusion, Manifest, SparseField, index_folder, read_manifest
+from isthmus.indexes.writer import IndexWriter
 from isthmus.progress import notice
 from isthmus.records import Judgements, Query
 from isthmus.retrieval.fusion import fusions
-from isthmus.retrieval.hybrid_folder import (
-    Combination,
-    FusionSettings,
-    index_folder,
-    is_hybrid,
-    open_together,
-    read_hybrid,
-)
-from isthmus.retrieval.living_hybrid import combine
-from isthmus.retrieval.searcher import Searcher
+from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.weights import TunedWeights, tune_weights
 
 
-class TuneSettings(FusionSettings, ReadingSettings):
+class TuneSettings(ReadingSettings):
     """What is measured, how finely weights are tried, and what is fused."""
 
     verb = "tune"
 
+    fusion: str = Field("weighted_sum", description="weighted_sum, reciprocal_rank or raw_sum")
+    candidates: int = Field(1000, ge=1, description="documents per query and field that are fused")
     measure: str = Field("nDCG@10", description="any measure of `isthmus evaluate`")
     steps: int = Field(20, ge=1, le=100, description="weights are multiples of 1 / steps")
     folds: int = Field(5, ge=2, description="parts of the queries, for the estimate on new ones")
@@ -47,7 +42,7 @@ class TuneSettings(FusionSettings, ReadingSettings):
 
 @dataclass(frozen=True, slots=True)
 class Tuning(Shown):
-    """The weights of an index's retrievers, what they measure, and every point that was tried."""
+    """The weights of an index's fields, what they measure, and every point that was tried."""
 
     found: TunedWeights
     names: tuple[str, ...]
@@ -55,7 +50,7 @@ class Tuning(Shown):
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each retriever."""
+        """The weight of each field."""
         return dict(zip(self.names, self.found.weights, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,7 +65,7 @@ class Tuning(Shown):
     __repr__ = Shown.__repr__
 
     def tables(self) -> list[Table | str]:
-        """What each retriever, equal weights and the best weights measure."""
+        """What each field, equal weights and the best weights measure."""
         return [self.table, "The weights are stored in the index; every search uses them."]
 
 
@@ -82,18 +77,18 @@ def tune(
     measure: str | None = None,
     settings: TuneSettings | Overrides = None,
 ) -> Tuning:
-    """The weights with which the retrievers of an index answer judged queries best.
+    """The weights with which the fields of an index answer judged queries best.
 
     They are stored in the index, and every search fuses with them from then on.
     """
     settings = TuneSettings.given(settings, {"measure": measure})
     check_arguments("tune", {"index": index, "collection": collection})
     folder = index_folder(index)
-    if not is_hybrid(folder):
-        stated_manifest(folder)  # refuses what is no index
+    names = [name for name, weight in _weighted(folder).items() if weight]
+    if len(names) < 2:
         raise SettingsError(
-            f"the index {str(folder)!r} has one retriever: there are no weights to tune",
-            "build one with several: isthmus index DOCUMENTS -m bm25 -m MODEL -o INDEX",
+            f"the index {str(folder)!r} has one field: there are no weights to tune",
+            f"give it another: isthmus index DOCUMENTS -m MODEL -o {folder}",
         )
     parse_measure(settings.measure, "measure")
     fusions.check(settings.fusion, "fusion")
@@ -101,36 +96,57 @@ def tune(
     source = open_collection(collection, problems)
     judgements = Judged.of(source, usual_split(source, split, collection)).judgements
     asked = [query for query in source.queries() if judgements.get(query.id)]
-    folders = read_hybrid(folder).folders(folder)
-    searchers = open_together(folders)
-    _check_known(asked, judgements, searchers[0], collection)
-    together = Combination.model_validate(
-        settings.model_dump(include=set(FusionSettings.model_fields))
+    alike = Fusion(
+        fusion=settings.fusion,
+        candidates=settings.candidates,
+        weights={name: weight for name, weight in _weighted(folder).items() if not weight},
     )
-    hybrid = together.searcher(searchers)
-    readable = [query for query in asked if hybrid.has_tokens(query.text)]
+    searcher = open_searcher(folder, fusion=dict(alike))
+    _check_known(asked, judgements, searcher.index, collection)
+    readable = [query for query in asked if searcher.has_tokens(query.text)]
     if len(readable) < len(asked):
         notice(f"{len(asked) - len(readable):,} queries without words to search for are left out")
     tuned = tune_weights(
-        hybrid, readable, judgements, settings.measure, settings.steps, settings.folds
+        searcher, readable, judgements, settings.measure, settings.steps, settings.folds
     )
     _warn_of_overfitting(tuned)
-    combine(folder, together.model_copy(update={"weights": list(tuned.weights)}))
-    names = tuple(one.name for one in folders)
-    return Tuning(tuned, names, _table(tuned, names, settings, len(readable)))
+    weights = {**alike.weights, **dict(zip(searcher.fields, tuned.weights, strict=True))}
+    with IndexWriter(folder) as writer:
+        writer.commit(fusion=alike.model_copy(update={"weights": weights}))
+    return Tuning(
+        tuned, searcher.fields, _table(tuned, searcher.fields, settings, len(readable))
+    )
+
+
+def _weighted(folder: Path) -> dict[str, float]:
+    """The fields of an index, 0 for those that are searched by their names alone."""
+    manifest = read_manifest(folder)
+    extra = {name for name in manifest.fields if _is_size(manifest, name)}
+    return {name: float(name not in extra) for name in manifest.fields}
+
+
+def _is_size(manifest: Manifest, name: str) -> bool:
+    """Whether a field is another size of one that is there."""
+    field = manifest.fields[name]
+    return isinstance(field, SparseField) and any(
+        isinstance(other, SparseField)
+        and other.encoder.fingerprint == field.encoder.fingerprint
+        and name.startswith(f"{key}-")
+        for key, other in manifest.fields.items()
+    )
 
 
 def _check_known(
-    asked: Sequence[Query], judgements: Judgements, searcher: Searcher, qrels: str | Path
+    asked: Sequence[Query], judgements: Judgements, index: Index, qrels: str | Path
 ) -> None:
     """Refuses judgements of another corpus, with which any weights would measure 0."""
     every = (entry for query in asked for entry in judgements[query.id].items())
     relevant = {document for document, grade in every if grade > 0}
-    unknown = [one for one in sorted(relevant) if searcher.index.store.row(one) is None]
+    unknown = [one for one in sorted(relevant) if index.row(one) is None]
     if relevant and len(unknown) == len(relevant):
         raise MismatchError(
             f"{qrels}: not one of the {len(relevant):,} relevant documents is in the index: its "
-            f"ids look like {searcher.index.store.id(0)!r}, not {unknown[0]!r}",
+            f"ids look like {next(index.ids())!r}, not {unknown[0]!r}",
             "give the judgements of the collection that was indexed",
         )
     if unknown:
@@ -162,7 +178,6 @@ def _table(
     caption = (
         f"Means over {queries:,} judged queries. Held-out: each of {min(settings.folds, queries)} "
         f"parts by the weights that are best on the others. {len(tuned.tried):,} weights tried, "
-        f"{settings.fusion} of {settings.candidates:,} candidates"
-        + (" of the first index." if settings.pipeline else " of each index.")
+        f"{settings.fusion} of {settings.candidates:,} candidates of each field."
     )
     return Table(("system", "weights", settings.measure), cells, caption, names=2)

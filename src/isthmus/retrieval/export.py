@@ -19,15 +19,14 @@ from isthmus.config import Overrides
 from isthmus.config.encoding import EncodingChoice
 from isthmus.config.output import reserved, where_it_leads, writing
 from isthmus.config.settings import check_arguments
-from isthmus.errors import OutputError, SettingsError
+from isthmus.errors import InputError, OutputError, SettingsError
 from isthmus.indexes.arrays import GrowingArray
-from isthmus.indexes.contents import Contents
 from isthmus.indexes.documents import blocks
-from isthmus.indexes.manifest import HYBRID, MANIFEST, stated_manifest
+from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import index_folder, is_index
 from isthmus.indexes.milvus import Milvus
 from isthmus.progress import Bar, notice, waiting
 from isthmus.records import Document, Query
-from isthmus.retrieval.hybrid_folder import index_folder, is_hybrid, read_hybrid
 
 if TYPE_CHECKING:
     from isthmus.encoders import DenseEncoder, SparseEncoder
@@ -41,6 +40,9 @@ class ExportSettings(ReadingSettings, EncodingChoice):
 
     verb = "export"
 
+    use: str | None = Field(
+        None, description="name of the field of an index; null: the only one of its type"
+    )
     exact: bool = Field(False, description="encode in float32, whatever would be fastest here")
     block_size: int = Field(1024, ge=1, description="texts that are written at a time")
     name: str = Field(
@@ -79,37 +81,55 @@ def export(
         return _texts_to_file(source, Path(output), model, as_, settings)
     if as_ == "queries":
         raise SettingsError("--as queries needs an encoder", "give --model MODEL")
-    contents = Contents(_with_vectors(source))
+    index, fields = _with_vectors(source, settings.use)
     if to_milvus:
         with reserved(None if "://" in str(output) else Path(output)):
-            Milvus(str(output), settings.name).fill(contents, settings.hnsw)
+            Milvus(str(output), settings.name).fill(index, fields, settings.hnsw)
         return Path(output)
-    return _index_to_file(contents, Path(output), settings)
+    return _index_to_file(index, fields, Path(output))
 
 
-def _with_vectors(source: str) -> list[Path]:
-    """The folders of an index that hold vectors."""
+def _with_vectors(source: str, use: str | None) -> tuple[Index, dict[str, str]]:
+    """An index, and the fields of vectors that are exported, by type: one dense, one sparse."""
     folder = index_folder(source)
-    if not (folder / MANIFEST).is_file() and not is_hybrid(folder):
+    if not is_index(folder):
         raise SettingsError(
             f"{source!r} is not the folder of an index",
             "give the folder of an index, or --model MODEL to encode texts",
         )
-    folders = read_hybrid(folder).folders(folder) if (folder / HYBRID).is_file() else [folder]
-    found = [one for one in folders if stated_manifest(one).kind != "bm25"]
-    return found or folders[:1]
-
-
-def _index_to_file(contents: Contents, output: Path, settings: ExportSettings) -> Path:
-    if list(contents.manifests) != ["dense"]:
-        raise SettingsError(
-            f"--output {output}: a file holds the vectors of one dense retriever, not "
-            f"{' and '.join(contents.manifests)}",
-            "export texts with --model MODEL, or give the folder of the dense index alone",
+    index = Index.open(folder)
+    if use is not None:
+        index.manifest.field(use)
+    found: dict[str, str] = {}
+    for name, field in index.manifest.fields.items():
+        if field.encoder is not None and use in (None, name):
+            found.setdefault(field.type, name)
+    if not found:
+        raise InputError(
+            f"{source!r} holds no vectors to export",
+            "give the documents to Milvus, which has its own BM25; or export an index with a field "
+            "of a model",
         )
-    (dimension,) = contents.dimensions.values()
-    parts = ((batch.documents, batch.vectors["dense"]) for batch in contents.batches())
-    return _write(output, parts, dimension, _dense)
+    return index, found
+
+
+def _index_to_file(index: Index, fields: dict[str, str], output: Path) -> Path:
+    if "dense" not in fields:
+        raise SettingsError(
+            f"--output {output}: a file holds dense vectors, and the index has sparse ones",
+            "export texts with --model MODEL",
+        )
+    name = fields["dense"]
+    about = index.manifest.fields[name]
+    parts = ((batch.rows, batch.vectors[name]) for batch in index.batches([name]))
+    return _write(output, _counted(parts, len(index)), getattr(about, "dimension", 0), _dense)
+
+
+def _counted(parts: Iterator[Part], total: int) -> Iterator[Part]:
+    with Bar("exporting", total, "rows") as bar:
+        for part in parts:
+            yield part
+            bar.advance(len(part[0]))
 
 
 def _texts_to_file(

@@ -1,1 +1,0 @@
-"""The verbs of search, one file each."""
