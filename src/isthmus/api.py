@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from isthmus.inspection.probe import ProbeReport
     from isthmus.inspection.recipes import Recipes
     from isthmus.records import Document, Judgements
-    from isthmus.retrieval.hits import Hits
     from isthmus.retrieval.change import Sync
+    from isthmus.retrieval.hits import Hits
     from isthmus.retrieval.searcher import Retriever
     from isthmus.retrieval.tune import Tuning
     from isthmus.workflows.adapt import Adaptation

@@ -29,9 +29,7 @@ STREAM = "documents.arrow"
 ORDER = "order.npy"
 T = TypeVar("T")
 Rows = npt.NDArray[np.int64]
-_SCHEMA = pa.schema(
-    [(name, pa.large_string()) for name in ("id", "title", "text", "metadata")]
-)
+_SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text", "metadata")])
 _SOME = 1024  # ids that are sooner looked up than pandas is imported
 _SHARE = 1000  # rows that are compared in the time in which one id is looked up
 _READ = 512  # rows that are read one by one: `take` imports pyarrow.compute

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.indexes.documents import Rows
 from isthmus.indexes.columns import types_of
+from isthmus.indexes.documents import Rows
 from isthmus.indexes.filters import Filter
 from isthmus.indexes.manifest import MANIFEST, Bm25Field, DenseField, Manifest, read_manifest
 from isthmus.indexes.segment import Answer, Mask, Segment
@@ -101,7 +101,9 @@ class Index:
                 "leave by=passage out, or search fields of passages: use=FIELD",
             )
         if isinstance(self.manifest.field(field), Bm25Field):
-            allowed = [one.spread(field, mask) for one, mask in zip(self.segments, masks, strict=True)]
+            allowed = [
+                one.spread(field, mask) for one, mask in zip(self.segments, masks, strict=True)
+            ]
             found = self.bm25(field).answers(queries, depth, allowed)
             return self._rankings(found, query_ids, depth)
         if by == "document" and self._has_several(field):
@@ -133,18 +135,17 @@ class Index:
         nearest: list[Answer] = []
         if queries is not None:
             most = max((one.about.passages or 0 for one in self.segments), default=0)
-            (nearest,), _ = self._nearest(field, queries, max(1, most), ["query"], self.masks_of(ids))
+            (nearest,), _ = self._nearest(
+                field, queries, max(1, most), ["query"], self.masks_of(ids)
+            )
         for number, segment in enumerate(self.segments):
             passages = segment.passages
             assert passages is not None
             wanted = [row for one in ids if (row := segment.row(one)) is not None]
             first = {row: int(passages.starts[row]) for row in wanted}
             if nearest:
-                rows, _ = nearest[number]
-                for parent, row in zip(
-                    passages.parents(rows)[::-1].tolist(), rows[::-1].tolist(), strict=True
-                ):
-                    first[parent] = row
+                rows = nearest[number][0][::-1]  # the best last, so that it stays
+                first |= dict(zip(passages.parents(rows).tolist(), rows.tolist(), strict=True))
             for one in passages.passages(np.array(list(first.values()), dtype=np.int64)):
                 found[one.id.rpartition("#")[0]] = one
         return [found[one] for one in ids]

@@ -1,7 +1,7 @@
 """The one record of an index folder: what its fields are, and which segments they consist of.
 
-Replacing `manifest.json` is what commits a change. It vouches for itself by a checksum, and for every
-file of every segment by theirs.
+Replacing `manifest.json` is what commits a change. It vouches for itself by a checksum, and for
+every file of every segment by theirs.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ class Manifest(Settings):
 
 
 def field_identity(field: FieldAbout) -> dict[str, Any]:
-    """What two fields with equal contents share; the fingerprint of an encoder is of its settings too."""
+    """What two fields of equal contents share; an encoder's fingerprint is of its settings too."""
     own = {"name", "settings", "assumed"}
     return field.model_dump(exclude={"encoder": own})
 

@@ -17,7 +17,12 @@ from isthmus.records import Passage
 STREAM = "passages.arrow"
 STARTS = "starts.npy"
 _SCHEMA = pa.schema(
-    [("document", pa.int64()), ("heading", pa.large_string()), ("start", pa.int64()), ("end", pa.int64())]
+    [
+        ("document", pa.int64()),
+        ("heading", pa.large_string()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+    ]
 )
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.indexes.arrays import mapped
-from isthmus.indexes.documents import DocumentStore, Rows, check_documents
 from isthmus.indexes.columns import Columns, read_columns
 from isthmus.indexes.columns import check as check_columns
+from isthmus.indexes.documents import DocumentStore, Rows, check_documents
 from isthmus.indexes.integrity import check, damaged
 from isthmus.indexes.manifest import (
     DOCUMENTS,
@@ -165,7 +165,7 @@ class Segment:
         return np.repeat(allowed, np.diff(self.passages.starts))
 
     def _ranks_of(self, name: str) -> Callable[[Rows], Rows]:
-        """What tells rows of equal score apart: the place of their documents in the order of ids."""
+        """What tells rows of equal score apart: the order of the ids of their documents."""
         if not self.on_passages(name):
             return self.ranks.__getitem__
         passages = self.passages

@@ -1,9 +1,9 @@
 """Making a segment: documents and their vectors are appended block by block, and recorded.
 
-A segment under construction lies where it will stay, in `segments/NUMBER`, and counts for nothing
-until a manifest names it. `progress.json` says what of its files has reached the disk: building goes
-on from there. What takes no encoder (the order of ids, columns, lists, BM25) is made in the end, and
-is simply made again where that was interrupted.
+A segment under construction is where it will stay, in `segments/NUMBER`, and counts for nothing
+until a manifest names it. `progress.json` says what of its files has reached the disk: building
+resumes from there. What takes no encoder (the order of ids, columns, lists, BM25) is made in the
+end, and is made again where that was interrupted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from isthmus.config.output import write_json, writing
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.indexes.bm25.builder import MEMORY, build_postings, merge_postings
 from isthmus.indexes.bm25.postings import Source
+from isthmus.indexes.columns import build_columns, write_columns
 from isthmus.indexes.documents import STREAM as DOCUMENT_STREAM
 from isthmus.indexes.documents import DocumentBuilder, Rows
-from isthmus.indexes.columns import build_columns, write_columns
 from isthmus.indexes.integrity import StoredFile, described
 from isthmus.indexes.manifest import (
     DOCUMENTS,
@@ -139,7 +139,7 @@ class SegmentBuilder:
         memory: float = MEMORY,
         folder: Path | None = None,
     ) -> None:
-        """Of an index's segment of this name, which is made in another folder where one is given."""
+        """Of an index's segment of this name; it is made in `folder` where one is given."""
         self.name = name
         self.folder = folder or index / SEGMENTS / name
         self._index = index
@@ -156,9 +156,7 @@ class SegmentBuilder:
             self._store = DocumentBuilder(self.folder / DOCUMENTS, recorded.get(DOCUMENTS, {}))
             self._passages = None
             if manifest.passages is not None:
-                self._passages = PassageBuilder(
-                    self.folder / PASSAGES, recorded.get(PASSAGES, {})
-                )
+                self._passages = PassageBuilder(self.folder / PASSAGES, recorded.get(PASSAGES, {}))
             self._fields: dict[str, FieldBuilder] = {
                 field: field_builder(self.folder / field, about, recorded.get(field, {}))
                 for field, about in manifest.fields.items()

@@ -1,9 +1,9 @@
 """Changing an index: adding, deleting, merging, new fields, weights; and building one anew.
 
 One protocol for all of it. Segments and files of deleted rows are brought to the disk first. Then
-the manifest is replaced, which is the commit: before it nothing has changed, after it everything has.
-What only the old manifest named is removed last, or by the next writer. One writer at a time, any
-number of readers.
+the manifest is replaced, which is the commit: before it nothing has changed, after it everything
+has. What only the old manifest named is removed last, or by the next writer. One writer at a time,
+any number of readers.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class IndexWriter:
         job: str = "",
         memory: float = MEMORY,
     ) -> None:
-        """Of the index in a folder; or, to `begin`, of one that takes its place at the first commit.
+        """Of the index in a folder; to `begin`, of one that replaces it at the first commit.
 
         What an interrupted writer of the same job had added is there again.
         """
@@ -483,7 +483,8 @@ class IndexWriter:
             return False
         with suppress(UnreadableError):
             return any(
-                read_mapping(record).get("job") == self._job for record in folder.glob(f"*/{PROGRESS}")
+                read_mapping(record).get("job") == self._job
+                for record in folder.glob(f"*/{PROGRESS}")
             )
         return False
 
@@ -541,8 +542,6 @@ def _cut(
     about = segment.about.model_copy(update={"passages": found})
     files = {**about.files, **part_files(segment.folder, PASSAGES, target, about)}
     return about.model_copy(update={"files": files})
-
-
 
 
 def _recorded(

@@ -31,7 +31,7 @@ from isthmus.retrieval.searcher import check_encoder, encoder_key, encoder_name
 from isthmus.text.passages import Cutter
 
 if TYPE_CHECKING:
-    from isthmus.encoders import DenseEncoder, SparseEncoder
+    pass
 
 _BLOCK = 1024
 _NAMED = 5  # ids in a message
@@ -94,9 +94,7 @@ class Sync:
         return "\n".join(lines)
 
 
-def add(
-    index: str | Path, documents: str, *, settings: AddSettings | Overrides = None
-) -> Update:
+def add(index: str | Path, documents: str, *, settings: AddSettings | Overrides = None) -> Update:
     """Adds documents and says what changed; those whose ids were there are replaced.
 
     All of it counts at once, at the end. Interrupted and run again, it resumes where it stopped.

@@ -19,7 +19,7 @@ from isthmus.cluster import Cluster, ClusterSettings, connected
 from isthmus.collections import Corpus, open_corpus
 from isthmus.collections.in_memory import called
 from isthmus.collections.problems import ReadingSettings
-from isthmus.config import Overrides
+from isthmus.config import Overrides, Settings
 from isthmus.config.encoding import Backend, EncodingChoice, EncodingSettings
 from isthmus.config.models import PACKAGE, full_name, model_folder
 from isthmus.config.output import differences, environment, writing
@@ -85,9 +85,7 @@ class IndexSettings(ReadingSettings, EncodingChoice):
     )
     block_size: int = Field(1024, ge=1, description="documents between two recorded steps")
     encoding: EncodingSettings = EncodingSettings()
-    memory: float = Field(
-        MEMORY, gt=0, description="GiB of postings that building BM25 may hold"
-    )
+    memory: float = Field(MEMORY, gt=0, description="GiB of postings that building BM25 may hold")
     cluster: ClusterSettings | None = Field(None, description="machines that share the work")
 
 
@@ -120,8 +118,8 @@ def index(
     if not isinstance(corpus, Corpus):
         check_arguments("index", {"corpus": corpus, "output": output})
     output = Path(output)
-    several = list(models) if isinstance(models, list | tuple) else [models]
-    chosen = [one if not isinstance(one, Path) else str(one) for one in dict.fromkeys(several)]
+    several: list[Any] = list(models) if isinstance(models, list | tuple) else [models]
+    chosen = [str(one) if isinstance(one, Path) else one for one in dict.fromkeys(several)]
     _check_models(chosen, settings, language)
     _check_output(output, overwrite)
     problems = settings.account()
@@ -147,23 +145,25 @@ def _read_once(source: Corpus, spec: str) -> None:
         pass
 
 
-def _check_models(
-    models: Sequence[_Model], settings: IndexSettings, language: str | None
-) -> None:
+def _check_models(models: Sequence[_Model], settings: IndexSettings, language: str | None) -> None:
     """Refuses models and settings that do not go together."""
     if not models:
         raise SettingsError("no model is given to index with", "give bm25 or a model")
     if settings.bm25 is False:
         if BM25 in models:
-            raise SettingsError("bm25 = false, but bm25 is among the models", "leave out one of both")
+            raise SettingsError(
+                "bm25 = false, but bm25 is among the models", "leave out one of both"
+            )
         if language is not None:
-            raise SettingsError(f"--language {language} is of BM25, and bm25 = false", "leave it out")
+            raise SettingsError(
+                f"--language {language} is of BM25, and bm25 = false", "leave it out"
+            )
     loading = settings.chosen()
     backend = settings.encoding.backend
     for model in models:
         if isinstance(model, str) and model != BM25:
             return
-        in_full = model != BM25 and not model.rounded and model.int8 is None  # type: ignore[union-attr]
+        in_full = not isinstance(model, str) and not model.rounded and model.int8 is None
         if backend != "torch" and not (in_full and backend == "torch-float32"):
             loading["encoding.backend"] = backend
     why = "BM25 encodes nothing" if list(models) == [BM25] else "the encoder is loaded already"
@@ -230,7 +230,8 @@ def _finish(writer: IndexWriter, origin: CorpusOrigin) -> None:
     """Commits a new index; one in which nothing could be found is refused."""
     if not writer.done:
         raise InputError(
-            f"the corpus {origin.spec} has no documents", "check the path and the format of the corpus"
+            f"the corpus {origin.spec} has no documents",
+            "check the path and the format of the corpus",
         )
     writer.complete()
     manifest = writer.manifest
@@ -316,7 +317,8 @@ def _fields(
         )
     for encoder in encoders:
         _check_titles(settings, encoder)
-        first = _name_of(encoder, fields, known)
+        chosen = settings.sparse if encoder.kind == "sparse" else settings.dense
+        first = _name_of(encoder, chosen, fields, known)
         found = {first: _field_of(encoder, settings)}
         if encoder.kind == "sparse":
             for size in settings.sparse_sizes:
@@ -326,12 +328,14 @@ def _fields(
     return fields, fillings
 
 
-def _name_of(encoder: Any, fields: Mapping[str, FieldAbout], known: Manifest | None) -> str:
+def _name_of(
+    encoder: Any, wanted: Settings, fields: Mapping[str, FieldAbout], known: Manifest | None
+) -> str:
     """The name of an encoder's field: its type, or its own name where there is one of that type."""
     for name, field in {} if known is None else known.fields.items():
-        if field.encoder is not None and field.encoder.fingerprint == encoder.fingerprint:
-            if name not in fields and getattr(field.settings, "terms", None) is None:
-                return name
+        same = field.encoder is not None and field.encoder.fingerprint == encoder.fingerprint
+        if same and name not in fields and _terms(field.settings) == _terms(wanted):
+            return name
     taken = {*fields, *(known.fields if known is not None else ())}
     if encoder.kind not in taken:
         return str(encoder.kind)
@@ -340,6 +344,11 @@ def _name_of(encoder: Any, fields: Mapping[str, FieldAbout], known: Manifest | N
     while name in taken:
         name = f"{last}-{len(taken)}"
     return name
+
+
+def _terms(settings: Settings) -> int | None:
+    """How many terms a field keeps, which tells the sizes of one encoder apart."""
+    return getattr(settings, "terms", None)
 
 
 def _field_of(encoder: Any, settings: IndexSettings, size: int | None = None) -> FieldAbout:
@@ -355,7 +364,9 @@ def _field_of(encoder: Any, settings: IndexSettings, size: int | None = None) ->
         "dimension": encoder.dimension,
     }
     if encoder.kind == "sparse":
-        chosen = settings.sparse if size is None else settings.sparse.model_copy(update={"terms": size})
+        chosen = (
+            settings.sparse if size is None else settings.sparse.model_copy(update={"terms": size})
+        )
         return SparseField(**about, settings=chosen)
     if settings.dense.graph is not None:
         from isthmus.indexes.dense.hnsw import import_faiss

@@ -212,9 +212,7 @@ def open_retriever(
 ) -> Retriever:
     """What answers queries from an index folder, fused and re-ranked as the settings say."""
     by = getattr(settings, "by", by)
-    found = open_searcher(
-        index, settings.use, settings.model, settings.hnsw, by, settings.fused
-    )
+    found = open_searcher(index, settings.use, settings.model, settings.hnsw, by, settings.fused)
     if settings.rerank is None:
         return found
     with waiting(f"loading the re-ranker {settings.rerank.model}"):

@@ -86,7 +86,7 @@ def _build(
     job: str,
     settings: IndexSettings,
 ) -> tuple[SegmentAbout, list[CutTexts]]:
-    """Makes one segment next to its place and moves it there; what vouches for it, and what was cut."""
+    """Makes one segment and moves it to its place; what vouches for it, and what was cut."""
     # Under a name of its own: a machine that was given up for dead may still be at work on it.
     attempt = index / SEGMENTS / f".{name}-{secrets.token_hex(4)}"
     loaded: dict[str, Any] = {}
@@ -114,7 +114,9 @@ def _build(
                     vectors |= dict.fromkeys(fields[key], encoder.encode_documents(read))
                 builder.add(block, read, vectors)
             about = builder.finish()
-            write_json(attempt / _ABOUT, sealed({"job": job, "about": about.model_dump(mode="json")}))
+            write_json(
+                attempt / _ABOUT, sealed({"job": job, "about": about.model_dump(mode="json")})
+            )
             _move(attempt, index / SEGMENTS / name)
     finally:
         builder.close()

@@ -113,9 +113,7 @@ def tune(
     weights = {**alike.weights, **dict(zip(searcher.fields, tuned.weights, strict=True))}
     with IndexWriter(folder) as writer:
         writer.commit(fusion=alike.model_copy(update={"weights": weights}))
-    return Tuning(
-        tuned, searcher.fields, _table(tuned, searcher.fields, settings, len(readable))
-    )
+    return Tuning(tuned, searcher.fields, _table(tuned, searcher.fields, settings, len(readable)))
 
 
 def _weighted(folder: Path) -> dict[str, float]:

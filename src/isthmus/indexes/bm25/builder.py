@@ -1,8 +1,8 @@
 """Building BM25 in bounded memory: sorted blocks of postings are spilled, then merged.
 
-The documents of a segment are read from its store, so that nothing need be recorded while they come.
-Blocks that were spilled survive a crash. Merging reads them, a range of terms at a time, and is done
-again when it is interrupted.
+The documents of a segment are read from its store, so that nothing need be recorded while they
+come. Blocks that were spilled survive a crash. Merging reads them, a range of terms at a time, and
+is done again when it is interrupted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def build_postings(
 ) -> FieldCounts:
     """Fills a folder with the postings of all documents, holding `memory` GiB of them at most.
 
-    Interrupted and run again, it goes on after the last block that was spilled.
+    Interrupted and run again, it resumes after the last block that was spilled.
     """
     folder.mkdir(exist_ok=True)
     analyzer = Analyzer(about.settings)

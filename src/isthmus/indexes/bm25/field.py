@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,9 +56,7 @@ class Bm25Search:
         counts = Counter(self._analyzer.terms(text))
         return [TermScore(term, n, *self._posting(term, rows)) for term, n in counts.items()]
 
-    def _answer(
-        self, terms: Sequence[str], depth: int, allowed: Sequence[Mask]
-    ) -> list[Answer]:
+    def _answer(self, terms: Sequence[str], depth: int, allowed: Sequence[Mask]) -> list[Answer]:
         lists = {term: self._scores(term) for term in terms}
         found = []
         for number, (part, mask) in enumerate(zip(self._parts, allowed, strict=True)):

@@ -231,7 +231,9 @@ def check_postings(folder: Path, rows: int, tokens: int) -> None:
     with refusing(folder, STARTS):
         terms, starts = len(_read_terms(folder)), mapped(folder / STARTS, folder)
         shaped(starts, (terms + 1,), "<i8")
-        require(starts[0] == 0 and bool(np.all(np.diff(starts) >= 0)), "a list ends before it begins")
+        require(
+            starts[0] == 0 and bool(np.all(np.diff(starts) >= 0)), "a list ends before it begins"
+        )
     for name, kinds in ((ROWS, ("<i4",)), (FREQUENCIES, ("u1", "<u2", "<u4", "<i8", "<u8"))):
         with refusing(folder, name):
             shaped(found := mapped(folder / name, folder), (int(starts[-1]),), *kinds)

@@ -36,8 +36,7 @@ def norms(
 ) -> npt.NDArray[np.float64]:
     """What the length of each document adds to the frequency of any term in the formula."""
     k1, b = settings.k1, settings.b
-    found: npt.NDArray[np.float64] = k1 * ((1 - b) + b * lengths / average)
-    return found
+    return np.asarray(k1 * ((1 - b) + b * lengths / average), dtype=np.float64)
 
 
 def posting_scores(

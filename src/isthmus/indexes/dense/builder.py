@@ -86,7 +86,7 @@ class DenseBuilder:
 class DenseRows:
     """The vectors of a segment once more, as they are stored or in another type."""
 
-    def __init__(self, folder: Path, dtype: npt.DTypeLike = None) -> None:
+    def __init__(self, folder: Path, dtype: npt.DTypeLike | None = None) -> None:
         self._vectors = mapped(folder / VECTORS, folder)
         self._dtype = dtype or self._vectors.dtype
 
@@ -99,7 +99,9 @@ def _largest_norm(vectors: npt.NDArray[np.floating[Any]]) -> float:
     blocks = range(0, len(vectors), _NORM_ROWS)
     return max(
         (
-            float(np.linalg.norm(vectors[start : start + _NORM_ROWS].astype(np.float64), axis=1).max())
+            float(
+                np.linalg.norm(vectors[start : start + _NORM_ROWS].astype(np.float64), axis=1).max()
+            )
             for start in blocks
         ),
         default=0.0,

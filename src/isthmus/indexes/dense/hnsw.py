@@ -80,8 +80,8 @@ class Graph:
         chosen = np.linspace(0, len(vectors) - 1, _QUERIES).astype(np.int64)
         queries = np.ascontiguousarray(vectors[chosen], dtype=np.float32)
         deepest = min(max(_DEPTHS), len(vectors))
-        best = np.empty((len(queries), 0))
-        names = np.empty((len(queries), 0), dtype=np.int64)
+        best: npt.NDArray[Any] = np.empty((len(queries), 0))
+        names: npt.NDArray[Any] = np.empty((len(queries), 0), dtype=np.int64)
         for start in range(0, len(vectors), _ROWS):
             products = queries @ vectors[start : start + _ROWS].astype(np.float32).T
             rows = np.broadcast_to(np.arange(start, start + products.shape[1]), products.shape)

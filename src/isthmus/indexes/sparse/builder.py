@@ -132,7 +132,9 @@ class SparseBuilder:
         rest = []
         with ExitStack() as stack:
             files = {
-                name: stack.enter_context(GrowingArray(self._folder / f"{_SPILLED}{name}.npy", kind))
+                name: stack.enter_context(
+                    GrowingArray(self._folder / f"{_SPILLED}{name}.npy", kind)
+                )
                 for name, kind in kinds.items()
             }
             for block in blocks:
@@ -207,7 +209,10 @@ class SparseBuilder:
 
 def _kinds(about: SparseField) -> dict[str, np.dtype[Any]]:
     """The types of what is gathered of each row."""
-    return {**_GATHERED, "weights": np.dtype("<u2" if about.settings.weights == "integer" else "<f4")}
+    return {
+        **_GATHERED,
+        "weights": np.dtype("<u2" if about.settings.weights == "integer" else "<f4"),
+    }
 
 
 def _gathered(name: str) -> str:

@@ -16,8 +16,8 @@ from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from isthmus.indexes.sparse.lists import CELL, Array
 from isthmus.indexes.jit import compiled
+from isthmus.indexes.sparse.lists import CELL, Array
 
 _WORD = ir.IntType(32)
 _BITS = ir.VectorType(ir.IntType(1), CELL)

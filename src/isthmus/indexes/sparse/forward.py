@@ -74,7 +74,10 @@ class SparseRows:
         if not self._searched:
             return matrix
         names = [f"row {number}" for number in range(matrix.shape[0])]
-        return searched(matrix, self._about.settings, self._about.dimension, names)
+        found: scipy.sparse.csr_matrix = searched(
+            matrix, self._about.settings, self._about.dimension, names
+        )
+        return found
 
 
 class StoredPostings:

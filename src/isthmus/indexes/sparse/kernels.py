@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from isthmus.indexes.jit import compiled, prefetch
 from isthmus.indexes.sparse.cells import add_cell, highest
 from isthmus.indexes.sparse.lists import (
     CELL,
@@ -26,7 +27,6 @@ from isthmus.indexes.sparse.lists import (
     Shape,
     Short,
 )
-from isthmus.indexes.jit import compiled, prefetch
 
 _BYTE = 255
 _BUCKETS = 256

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse
 
 from isthmus.errors import InputError, MismatchError
-from isthmus.indexes.sparse.lists import Array
 from isthmus.indexes.manifest import SparseSettings
+from isthmus.indexes.sparse.lists import Array
 
 LARGEST = 2**16 - 1
 

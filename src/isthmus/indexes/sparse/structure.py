@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from isthmus.indexes.manifest import Layout, SparseField
 from isthmus.indexes.sparse.forward import StoredPostings
 from isthmus.indexes.sparse.lists import CELL, Array, mapped_part
-from isthmus.indexes.manifest import Layout, SparseField
 from isthmus.indexes.structure import below, refusing, require, shaped
 
 _RECORDS = 2**12  # compared at a time
