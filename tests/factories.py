@@ -5,26 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import BertConfig
 
 from isthmus.collections import open_collection
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.finetuning.mining.candidates import TrainingCorpus
+from isthmus.indexes.index import Index
 from isthmus.indexes.manifest import (
-    Bm25Settings,
+    Bm25Field,
     CorpusOrigin,
-    Description,
+    DenseField,
     EncoderOrigin,
-    InvertedSettings,
+    FieldAbout,
+    Manifest,
+    SparseField,
 )
+from isthmus.indexes.writer import IndexWriter
 from isthmus.nn.sizes import new_backbone
-from isthmus.records import Document
+from isthmus.records import Document, Passage, document_of
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.passages import Cut, Cutter
 from isthmus.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from isthmus.finetuning.mining.candidates import TrainingCorpus
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -86,6 +93,8 @@ def tokenised(texts: Sequence[str], tokenizer: Tokenizer, cache: Path) -> Tokeni
 
 def training_corpus(folder: Path, tokenizer: Tokenizer, titles: bool = True) -> TrainingCorpus:
     """The documents of a collection, in which candidates are searched."""
+    from isthmus.finetuning.mining.candidates import TrainingCorpus
+
     collection = open_collection(str(folder))
     read = f"{collection.fingerprint()} refuse"
     tokens = tokenise(collection.documents(), read, tokenizer.serialised, titles)
@@ -106,15 +115,61 @@ def vectors(count: int = 50, dimension: int = 4) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((count, dimension)).astype(np.float32)
 
 
-def described(kind: str = "dense", **changes: Any) -> Description:
-    """What an index of this kind is to hold; as many dimensions as `vectors` has."""
-    values: dict[str, Any] = {"encoder": EncoderOrigin(name="model", fingerprint="e0")}
-    values["dimension"] = 4
-    if kind == "bm25":
-        values = {"bm25": Bm25Settings()}
-    elif kind == "inverted":
-        values["inverted"] = InvertedSettings()
-    else:
-        values["dtype"] = "float32"
+ENCODER = EncoderOrigin(name="model", fingerprint="e0")
+DIMENSION = 4  # of `vectors`
+BM25 = Bm25Field()
+DENSE = DenseField(encoder=ENCODER, dimension=DIMENSION)
+SPARSE = SparseField(encoder=ENCODER, dimension=DIMENSION)
+
+
+def manifest(fields: Mapping[str, FieldAbout], cut: Cut | None = None, **changes: Any) -> Manifest:
+    """What an index is to hold before it holds anything."""
     corpus = CorpusOrigin(spec="corpus.jsonl", fingerprint="c0")
-    return Description(**{"kind": kind, "corpus": corpus, "titles": True, **values, **changes})
+    return Manifest(corpus=corpus, passages=cut, fields=dict(fields), **changes)
+
+
+def index_of(
+    folder: Path,
+    some: Sequence[Document],
+    fields: Mapping[str, FieldAbout],
+    given: Mapping[str, Any] | None = None,
+    rows: Sequence[Document] | None = None,
+    cut: Cut | None = None,
+    step: int = 1000,
+) -> Index:
+    """An index of these documents, whose vectors are given by field, built without an encoder.
+
+    Where there are passages, `rows` are those of all documents, and vectors theirs.
+    """
+    with IndexWriter(folder, manifest(fields, cut)) as writer:
+        fill(writer, some, given, rows, step)
+        writer.commit()
+    return Index.open(folder)
+
+
+def fill(
+    writer: IndexWriter,
+    some: Sequence[Document],
+    given: Mapping[str, Any] | None = None,
+    rows: Sequence[Document] | None = None,
+    step: int = 1000,
+) -> None:
+    """Adds documents with their rows and the vectors of these, so many documents at a time."""
+    rows = list(some if rows is None else rows)
+    first = 0
+    for start in range(0, len(some), step):
+        block = some[start : start + step]
+        owners = {one.id for one in block}
+        last = first + sum(
+            (document_of(one.id) if isinstance(one, Passage) else one.id) in owners
+            for one in rows[first:]
+        )
+        part = {name: matrix[first:last] for name, matrix in (given or {}).items()}
+        writer.add(block, rows[first:last], part)
+        first = last
+
+
+def words_cut(some: Iterable[Document], length: int = 16) -> tuple[Cut, list[Passage]]:
+    """Documents cut into passages of so many words, and how that was done."""
+    cut = Cut(length=length, overlap=0)
+    return cut, list(Cutter(cut).passages(some))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from isthmus.indexes.index import Index
 from isthmus.indexes.integrity import forget
-from isthmus.indexes.manifest import SEGMENTS, Manifest, stated_manifest
-from isthmus.indexes.verification import read_manifest
+from isthmus.indexes.manifest import Manifest, read_manifest
 
 
 def verify(folder: Path) -> Manifest:
-    """The manifest, after all files of the index and of its segments matched their checksums."""
-    manifest = stated_manifest(folder)
-    forget(folder, manifest.files)
-    read_manifest(folder)
-    for segment in manifest.segments or ():
-        verify(folder / SEGMENTS / segment.name)
-    return manifest
+    """The manifest, after all files of all segments matched their checksums and each other."""
+    for segment in Index(folder, read_manifest(folder)).segments:
+        for part in {name.partition("/")[0] for name in segment.about.files}:
+            forget(segment.folder / part, segment.about.files_of(part))
+        segment.check()
+    return read_manifest(folder)
