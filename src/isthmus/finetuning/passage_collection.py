@@ -2,59 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import count, takewhile
 
-import xxhash
-
-from isthmus.collections import Collection, Corpus
+from isthmus.collections import Collection, Corpus, open_corpus
 from isthmus.config.models import model_folder, named_at
 from isthmus.errors import SettingsError
 from isthmus.finetuning.kinds._base import KINDS, Kind
-from isthmus.finetuning.mining.candidates import searched
+from isthmus.finetuning.mining.candidates import PassageCorpus, searched
 from isthmus.finetuning.negatives._base import listed
 from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.indexes.index import Index
 from isthmus.progress import track
-from isthmus.records import Document, Query
+from isthmus.records import Query
+from isthmus.retrieval.index import BM25, IndexSettings
 from isthmus.retrieval.passage_cutter import cutter_for
-from isthmus.retrieval.searcher import open_searcher
-from isthmus.retrieval.verbs.index import IndexSettings
 from isthmus.text.passages import Cutter, PassageSettings
 from isthmus.text.tokenizer import Tokenizer
 
 
-class PassageCorpus(Corpus):
-    """The passages of a corpus, as long as the encoder to be trained reads."""
-
-    def __init__(self, corpus: Corpus, settings: FinetuneSettings) -> None:
-        self.whole = corpus
-        self._settings = settings
-
-    @cached_property
-    def cutter(self) -> Cutter:
-        """What cuts the documents."""
-        chosen = self._settings.passages
-        with named_at("model"):
-            folder = model_folder(self._settings.model)
-            tokenizer = Tokenizer.load(folder)
-        kind: Kind = KINDS.load(self._settings.encoder)(self._settings.model_dump())
-        settings = chosen if isinstance(chosen, PassageSettings) else PassageSettings()
-        return cutter_for(settings, tokenizer, kind.settings_for(folder).room(tokenizer))
-
-    @property
-    def passages(self) -> PassageSettings:
-        """The settings with which an index has the same passages, whatever its encoder."""
-        cut = self.cutter.cut
-        return PassageSettings(length=cut.length, overlap=cut.overlap, model=self._settings.model)
-
-    def documents(self) -> Iterator[Document]:
-        """Every passage of every document."""
-        return self.cutter.passages(self.whole.documents())
-
-    def fingerprint(self) -> str:
-        """A digest of the documents and of how they are cut."""
-        cut = self.cutter.cut.model_dump_json(exclude={"model"})
-        return xxhash.xxh3_128_hexdigest(f"{self.whole.fingerprint()} {cut}".encode())
+def stage_cutter(settings: FinetuneSettings) -> Cutter:
+    """What cuts documents into passages as long as the encoder to be trained reads."""
+    chosen = settings.passages
+    with named_at("model"):
+        folder = model_folder(settings.model)
+        tokenizer = Tokenizer.load(folder)
+    kind: Kind = KINDS.load(settings.encoder)(settings.model_dump())
+    cut = chosen if isinstance(chosen, PassageSettings) else PassageSettings()
+    return cutter_for(cut, tokenizer, kind.settings_for(folder).room(tokenizer))
 
 
 class PassageCollection(PassageCorpus, Collection):
@@ -64,8 +40,9 @@ class PassageCollection(PassageCorpus, Collection):
     """
 
     def __init__(self, collection: Collection, settings: FinetuneSettings) -> None:
-        super().__init__(collection, settings)
+        super().__init__(collection, partial(stage_cutter, settings))
         self.judged = collection
+        self._settings = settings
         self._splits: dict[str, dict[str, dict[str, int]]] = {}
 
     def queries(self) -> Iterator[Query]:
@@ -86,18 +63,35 @@ class PassageCollection(PassageCorpus, Collection):
         settings = self._settings
         source = f"{self.fingerprint()} {settings.kept}"
         texts = {query.id: query.text for query in self.queries()}
-        chosen = IndexSettings(
-            titles=settings.titles, texts=False, passages=self.passages, **dict(settings.reading)
-        )
-        folder = searched(settings.collection, source, f"nearest {settings.titles}", None, chosen)
-        searcher = open_searcher(folder)
+        chosen = IndexSettings(titles=settings.titles, passages=False, **dict(settings.reading))
+        again = open_corpus(settings.collection, chosen.account())  # problems are reported once
+        corpus = PassageCorpus(again, lambda: self.cutter)
+        folder = searched(corpus, source, f"nearest {settings.titles}", BM25, chosen)
+        index = Index.open(folder)
         found: dict[str, dict[str, int]] = {}
         for query_id, judged in track(judgements.items(), "choose passages", len(judgements)):
-            known = [one for one in judged if searcher.index.store.row(one) is not None]
-            nearest = searcher.documents(known, texts.get(query_id))
-            ids = {one: passage.id for one, passage in zip(known, nearest, strict=True)}
-            found[query_id] = {ids.get(one, one): relevance for one, relevance in judged.items()}
+            nearest = _best(index, texts.get(query_id), judged)
+            found[query_id] = {nearest.get(one, one): grade for one, grade in judged.items()}
         return found
+
+
+def _best(index: Index, query: str | None, documents: Iterable[str]) -> dict[str, str]:
+    """Of each document that is there, the id of the passage of highest BM25 score, or the first."""
+    passages = {
+        passage: document for document in documents for passage in _passages(index, document)
+    }
+    found = {document: passage for passage, document in reversed(passages.items())}
+    if query is not None and passages and index.has_tokens(BM25, query):
+        masks = index.masks_of(passages)
+        (ranking,) = index.search(BM25, [query], len(passages), ["query"], masks)
+        found |= {passages[one]: one for one in reversed(ranking.document_ids)}
+    return found
+
+
+def _passages(index: Index, document: str) -> Iterator[str]:
+    """The ids of the passages of a document; none of one that the corpus does not have."""
+    names = (f"{document}#{number}" for number in count(1))
+    return takewhile(lambda one: index.row(one) is not None, names)
 
 
 def in_passages(settings: FinetuneSettings, corpus: Corpus) -> bool:

@@ -35,7 +35,7 @@ from isthmus.finetuning.settings import HELD_OUT_DOCUMENTS, FinetuneSettings
 from isthmus.finetuning.stage_data import (
     Selection,
     check_split,
-    passages_of,
+    cutter_of,
     stage_collection,
     training_queries,
     warn_of_test_splits,
@@ -182,14 +182,14 @@ def _data(
         tokenised,
         settings.titles,
         settings.reading,
-        passages_of(collection),
+        cutter_of(collection),
     )
     labelled, held_out = training_queries(collection, settings, corpus.rows, problems)
     development = None
     if split is not None and settings.development is not None:
         if held_out is None:
             held_out = labelled_queries(collection, split, corpus.rows, problems)
-            if corpus.passages is not None:
+            if corpus.cutter is not None:
                 held_out = with_other_passages(held_out, corpus.rows)
         chosen = draw_development_set(corpus, split, held_out, settings.development, seed)
         rank = partial(stage.kind.rank, encoder, tokenised, chosen)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from isthmus.collections import Collection, Problems, open_collection, open_corpus
 from isthmus.collections.judged import reported_by
 from isthmus.errors import InputError, choices
 from isthmus.finetuning.development import is_test
+from isthmus.finetuning.mining.candidates import PassageCorpus
 from isthmus.finetuning.pairs import (
     LabelledQueries,
     drawn_queries,
@@ -18,11 +20,11 @@ from isthmus.finetuning.pairs import (
     labelled_queries,
     with_other_passages,
 )
-from isthmus.finetuning.passage_collection import PassageCollection, PassageCorpus, in_passages
+from isthmus.finetuning.passage_collection import PassageCollection, in_passages, stage_cutter
 from isthmus.finetuning.pseudo_collection import PseudoCollection
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.progress import notice
-from isthmus.text.passages import PassageSettings
+from isthmus.text.passages import Cutter
 
 _PSEUDO_QUERIES_FILE = "pseudo_queries.jsonl"
 _LEAST_DRAWN = 1024  # queries, however short training is
@@ -46,15 +48,17 @@ def stage_collection(
     corpus = open_corpus(settings.collection, problems)
     again = open_corpus(settings.collection, Problems("skip", settings.line_limit))
     if in_passages(settings, corpus):
-        corpus, again = (PassageCorpus(one, settings) for one in (corpus, again))
+        corpus, again = (
+            PassageCorpus(one, partial(stage_cutter, settings)) for one in (corpus, again)
+        )
     file = None if output is None else output / _PSEUDO_QUERIES_FILE
     return PseudoCollection(corpus, again, settings.pseudo_queries, wanted, training.seed, file)
 
 
-def passages_of(collection: Collection) -> PassageSettings | None:
-    """How the documents of a collection are cut; None where they are whole."""
+def cutter_of(collection: Collection) -> Cutter | None:
+    """What cuts the documents of a collection; None where they are whole."""
     corpus = collection.corpus if isinstance(collection, PseudoCollection) else collection
-    return corpus.passages if isinstance(corpus, PassageCorpus) else None
+    return corpus.cutter if isinstance(corpus, PassageCorpus) else None
 
 
 def training_queries(
@@ -62,7 +66,7 @@ def training_queries(
 ) -> tuple[LabelledQueries, LabelledQueries | None]:
     """The queries that are trained on, and those of the split that are held out, if any are."""
     labelled = labelled_queries(collection, settings.split, rows, problems)
-    if passages_of(collection) is not None:
+    if cutter_of(collection) is not None:
         labelled = with_other_passages(labelled, rows)
     if isinstance(collection, PseudoCollection):
         cuts = collection.cuts()

@@ -17,7 +17,7 @@ from isthmus.finetuning.resolved import with_folders
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import (
     check_split,
-    passages_of,
+    cutter_of,
     stage_collection,
     training_queries,
 )
@@ -94,7 +94,7 @@ def _audit(settings: FinetuneSettings) -> Audit:
         tokenise(opened.documents(), source, tokenizer.serialised, settings.titles),
         settings.titles,
         settings.reading,
-        passages_of(opened),
+        cutter_of(opened),
     )
     labelled, _ = training_queries(opened, settings, corpus.rows, problems)
     if problems.counts:

@@ -33,7 +33,7 @@ from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.searcher import open_searcher
-from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.index import BM25, IndexSettings, index
 from isthmus.text.new_tokenizer import new_tokenizer
 
 WORDS = ["river", "bank", "money", "boat", "loan", "snow", "tide", "rate", "fish", "coin"]
@@ -100,9 +100,10 @@ def test_what_was_ranked_is_not_ranked_again(corpus: TrainingCorpus) -> None:
 
 
 def test_every_corpus_has_an_index_of_its_own(corpus: TrainingCorpus) -> None:
-    one = searched(corpus.spec, corpus.fingerprint, "bm25", None, IndexSettings())
-    assert searched(corpus.spec, corpus.fingerprint, "bm25", None, IndexSettings()) == one
-    assert searched(corpus.spec, "another corpus", "bm25", None, IndexSettings()) != one
+    given = BM25, BM25, IndexSettings()
+    one = searched(corpus.collection, corpus.fingerprint, *given)
+    assert searched(corpus.collection, corpus.fingerprint, *given) == one
+    assert searched(corpus.collection, "another corpus", *given) != one
 
 
 def test_bm25_ranks_as_a_search_does(corpus: TrainingCorpus, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from isthmus.finetuning.mining.mine import mine
 from isthmus.finetuning.negatives._base import negative_sources
 from isthmus.finetuning.pairs import PairExamples
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.stage_data import passages_of, stage_collection, training_queries
+from isthmus.finetuning.stage_data import cutter_of, stage_collection, training_queries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import document_of
 from isthmus.text.corpus import tokenise
@@ -83,7 +83,7 @@ def test_the_passage_nearest_to_the_query_is_its_positive_and_negatives_are_of_o
         tokenised,
         settings.titles,
         settings.reading,
-        passages_of(collection),
+        cutter_of(collection),
     )
     labelled, _ = training_queries(collection, settings, corpus.rows, problems)
     ids = {row: one for one, row in corpus.rows.items()}

@@ -10,28 +10,29 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 from numpy.lib.format import open_memmap
 from pydantic import Field, model_validator
 
-from isthmus.collections import Collection, Problems
+from isthmus.collections import Collection, Corpus, Problems, open_corpus
 from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Settings
 from isthmus.config.cache import cache_folder, digest, one_at_a_time
 from isthmus.config.output import whole_folder
-from isthmus.indexes.manifest import MANIFEST
+from isthmus.indexes.manifest import FORMAT, is_index
 from isthmus.progress import Bar
-from isthmus.records import Query, Ranking
+from isthmus.records import Document, Passage, Query, Ranking
+from isthmus.retrieval.index import BM25, IndexSettings, index
 from isthmus.retrieval.searcher import Searcher, open_searcher
-from isthmus.retrieval.verbs.index import IndexSettings, index
 from isthmus.text.corpus import TokenisedCorpus
-from isthmus.text.passages import PassageSettings
+from isthmus.text.passages import Cutter
 
 Rows = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
 NOTHING = -1
 """Fills rankings that are shorter than others."""
 
-_FORMAT = 1
+_FORMAT = 1  # of what is ranked
 _QUERIES_AT_ONCE = 256
 
 
@@ -41,6 +42,51 @@ class CorpusIds:
 
     rows: Mapping[str, int]  # of every document id
     reading: ReadingSettings = field(default_factory=ReadingSettings)
+
+
+class PassageCorpus(Corpus):
+    """The passages of a corpus."""
+
+    def __init__(self, corpus: Corpus, cut: Callable[[], Cutter]) -> None:
+        self.whole = corpus
+        self.spec = corpus.spec
+        self._cut = cut
+
+    @cached_property
+    def cutter(self) -> Cutter:
+        """What cuts the documents."""
+        return self._cut()
+
+    def documents(self) -> Iterator[Document]:
+        """Every passage of every document."""
+        return self.cutter.passages(self.whole.documents())
+
+    def fingerprint(self) -> str:
+        """A digest of the documents and of how they are cut."""
+        cut = self.cutter.cut.model_dump_json(exclude={"model"})
+        return xxhash.xxh3_128_hexdigest(f"{self.whole.fingerprint()} {cut}".encode())
+
+
+class _Rows(Corpus):
+    """A corpus as it is indexed: passages are documents, whose texts begin with their headings."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+        self.spec = corpus.spec
+
+    def documents(self) -> Iterator[Document]:
+        """Every document, or passage."""
+        for one in self._corpus.documents():
+            text = one.contents(titles=False)
+            yield Document(one.id, text, one.title) if isinstance(one, Passage) else one
+
+    def fingerprint(self) -> str:
+        """A digest of the corpus."""
+        return self._corpus.fingerprint()
+
+    def count(self) -> int | None:
+        """The number of documents where that is known without reading them."""
+        return self._corpus.count()
 
 
 @dataclass(frozen=True)
@@ -56,18 +102,19 @@ class TrainingCorpus:
     tokenised: TokenisedCorpus
     titles: bool = True
     reading: ReadingSettings = field(default_factory=ReadingSettings)
-    passages: PassageSettings | None = None  # of which it consists; None: whole documents
+    cutter: Cutter | None = None  # of the passages of which it consists; None: whole documents
 
-    def searcher(self, fingerprint: str, model: str | None = None, **settings: Any) -> Searcher:
+    def searcher(self, fingerprint: str, model: str = BM25, **settings: Any) -> Searcher:
         """A searcher of its documents, or passages, over an index in the cache.
 
         `fingerprint` identifies the model and the settings that change results.
         """
-        chosen = IndexSettings(
-            texts=False, passages=self.passages or False, **settings, **dict(self.reading)
-        )
-        folder = searched(self.spec, self.fingerprint, fingerprint, model, chosen)
-        return open_searcher(folder, model, by="passage" if self.passages else "document")
+        chosen = IndexSettings(passages=False, **settings, **dict(self.reading))
+        corpus: Corpus = open_corpus(self.spec, chosen.account())
+        if (cutter := self.cutter) is not None:
+            corpus = PassageCorpus(corpus, lambda: cutter)
+        folder = searched(corpus, self.fingerprint, fingerprint, model, chosen)
+        return open_searcher(folder, model=None if model == BM25 else model)
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -123,16 +170,16 @@ def candidates(
 
 
 def searched(
-    spec: str, source: str, fingerprint: str, model: str | None, settings: IndexSettings
+    corpus: Corpus, source: str, fingerprint: str, model: str, settings: IndexSettings
 ) -> Path:
     """The folder of an index of a corpus in the cache, built if it is missing.
 
     `source` identifies the corpus, `fingerprint` the model and the settings that change results.
     """
-    folder = cache_folder() / "indexes" / digest(source, fingerprint)
+    folder = cache_folder() / "indexes" / digest(str(FORMAT), source, fingerprint)
     with one_at_a_time(folder):
-        if not (folder / MANIFEST).is_file():
-            index(spec, folder, model or "bm25", settings=settings)
+        if not is_index(folder):
+            index(_Rows(corpus), folder, model, settings=settings)
     return folder
 
 

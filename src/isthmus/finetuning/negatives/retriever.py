@@ -40,7 +40,7 @@ class Retriever(Source):
         with named_at(self.where):
             fingerprint = load_encoder(model, chosen).fingerprint
         # Not quantised: a margin is a difference of the encoder's own scores.
-        changed = {**chosen, "inverted": SparseSettings(weights="float")}
+        changed = {**chosen, "bm25": False, "sparse": SparseSettings(weights="float")}
 
         def rank(queries: Sequence[Query], depth: int) -> Iterator[Ranking]:
             return answers(corpus.searcher(fingerprint, model, **changed), queries, depth)
