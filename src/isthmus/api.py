@@ -261,7 +261,7 @@ def export(
     return write(source, output, model=model, as_=as_, settings=settings)
 
 
-def doctor(things: Sequence[StrPath] = (), /) -> Findings:
+def doctor(things: StrPath | Sequence[StrPath] = (), /) -> Findings:
     """Check this machine, and any documents, models or indexes you name.
 
     Nothing is changed. The exit code is 1 if anything is wrong.
@@ -751,8 +751,14 @@ class Index:
             A list of `Hit(id, score, title, text, snippet, passage)`.
 
         """
+        from isthmus.errors import InputError
         from isthmus.retrieval.verbs.search import SearchSettings, answer
 
+        if not isinstance(query, str):
+            raise InputError(
+                f"the query is of type {type(query).__name__}, not a text",
+                "give one text; many queries, {id: text}, to search_many",
+            )
         return answer(self._retriever(use, rerank), query, SearchSettings(k=k))
 
     def search_many(

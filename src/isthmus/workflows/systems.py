@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -119,9 +120,9 @@ def _parts(given: Any) -> tuple[Part, ...]:
 def _in_memory(run: Mapping[str, Mapping[str, float]]) -> Run:
     found = {}
     for query, scores in run.items():
-        if not isinstance(scores, Mapping):
+        if not (isinstance(scores, Mapping) and all(isinstance(x, Real) for x in scores.values())):
             raise InputError(
-                f"the run in memory has {shown(scores)} for {query!r}, and no scores of documents",
+                f"the run in memory has {shown(scores)} for {query!r}, and no numbers by document",
                 "give {query: {document: score}}, in a list of systems or under its name",
             )
         by_id = {str(document): score for document, score in scores.items()}
