@@ -597,7 +597,7 @@ def evaluate(
 
     A system is a model, an index, a run file, bm25, or several of these joined by + (A+B, fused).
     Models and bm25 are indexed and searched first; an index that has a model's vectors of these
-    documents is used. Indexes and rankings are kept in the cache.
+    documents is used. Other indexes are kept in the cache.
 
     Args:
         collection: Collection with judged queries; for run files also a qrels file, in Python also
