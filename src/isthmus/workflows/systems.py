@@ -291,13 +291,14 @@ class Searches:
         key = digest(__version__, self.fingerprint, self.origin(part), settings)
         folder = cache_folder() / "indexes" / key
         name = part if isinstance(part, str) else part.name
+        model: Any = encoder or part
         with one_at_a_time(folder):
             if (folder / MANIFEST).is_file():
                 notice(f"{name}: its index is in the cache")
             else:
                 notice(f"{name}: its index is kept in {cache_folder()}")
-                index(self.corpus, folder, encoder or part, overwrite=True, settings=chosen)
-        return self._searched(_open(folder, None if part == BM25 else encoder or part))
+                index(self.corpus, folder, model, overwrite=True, settings=chosen)
+        return self._searched(_open(folder, None if part == BM25 else model))
 
     def _at_hand(self, part: Part) -> Retriever | None:
         """A searcher over an index in which this part has these documents already, if any."""
