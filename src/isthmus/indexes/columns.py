@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from isthmus.collections.metadata import is_finite
 from isthmus.errors import shown
 from isthmus.indexes.arrays import GrowingArray, flush, mapped
 from isthmus.indexes.structure import below, refusing, require
@@ -230,14 +231,7 @@ def type_of(value: object) -> str:
         return BOOLEAN
     if isinstance(value, str):
         return TEXT if len(value) <= LONGEST else LONG
-    return NUMBER if isinstance(value, int | float) and _is_finite(value) else MIXED
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:  # a whole number of more than 308 digits
-        return False
+    return NUMBER if isinstance(value, int | float) and is_finite(value) else MIXED
 
 
 def _bytes(text: str) -> bytes:
