@@ -268,7 +268,7 @@ def export(
     return write(source, output, model=model, as_=as_, settings=settings)
 
 
-def doctor(things: Sequence[StrPath] = (), /) -> Findings:
+def doctor(things: StrPath | Sequence[StrPath] = (), /) -> Findings:
     """Check this machine, and any documents, models or indexes you name.
 
     Nothing is changed. The exit code is 1 if anything is wrong.
@@ -604,7 +604,7 @@ def evaluate(
 
     A system is a model, an index, a run file, bm25, or several of these joined by + (A+B, fused).
     Models and bm25 are indexed and searched first; an index that has a model's vectors of these
-    documents is used. Indexes and rankings are kept in the cache.
+    documents is used. Other indexes are kept in the cache.
 
     Args:
         collection: Collection with judged queries; for run files also a qrels file, in Python also
@@ -765,8 +765,14 @@ class Index:
             A list of `Hit(id, score, title, text, snippet, passage, metadata)`.
 
         """
+        from isthmus.errors import InputError
         from isthmus.retrieval.search import SearchSettings, answer, filter_of
 
+        if not isinstance(query, str):
+            raise InputError(
+                f"the query is of type {type(query).__name__}, not a text",
+                "give one text; many queries, {id: text}, to search_many",
+            )
         retriever = self._retriever(use, rerank)
         return answer(retriever, query, SearchSettings(k=k), filter_of(filter))
 

@@ -10,11 +10,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One unit of retrieval: an identifier, a text and, where there is one, a title."""
+    """One unit of retrieval: an identifier, a text and, where there is one, a title.
+
+    `metadata` is whatever else is known of it: texts, finite numbers, true and false, and lists of
+    texts or of numbers, by name. It is no part of what is searched; searches are filtered by it.
+    """
 
     id: str
     text: str
     title: str = ""
+    # Compared: a document with another value is a changed one.
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False, kw_only=True)
 
     def contents(self, titles: bool = True) -> str:

@@ -49,7 +49,7 @@ def test_one_command_gives_what_indexing_searching_and_evaluating_give(
         assert written.read_text() == run.read_text()
 
     again = commands.succeed(*command, cache=cache)
-    assert again.stderr.count("its rankings are in the cache") == 2
+    assert again.stderr.count("its index is in the cache") == 2
     assert "indexing" not in again.stderr
     assert again.stdout == first.stdout
     # Indexes that are there, and run files of elsewhere, beside what is made for it.

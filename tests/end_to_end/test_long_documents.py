@@ -61,7 +61,7 @@ def test_documents_come_and_go_with_all_their_passages(
     index = tmp_path / "bm25"
     shutil.copytree(indexes / "bm25", index)
     told = commands.succeed("delete", index, "cluster.md").stdout
-    assert "deleted 1 documents; the index has 1" in told
+    assert "deleted 1 document; the index has 1" in told
     assert "no results" in commands.succeed("search", index, "lighthouse").stdout
     told = commands.succeed("add", index, pages).stdout
     assert "added 1" in told

@@ -61,6 +61,8 @@ def test_an_index_changes_and_sees_its_changes(tmp_path: Path) -> None:
 
 def test_many_queries_are_a_run_that_can_be_measured(tmp_path: Path) -> None:
     index = isthmus.index(TEXTS, tmp_path / "idx")
+    with pytest.raises(InputError, match="to search_many"):
+        index.search({"q1": "honey"})  # type: ignore[arg-type]
     run = index.search_many({"q1": "honey", "q2": "the river"}, k=2)
     assert {query: list(found) for query, found in run.items()} == {"q1": ["0"], "q2": ["2"]}
     report = isthmus.evaluate({"q1": {"0": 1}, "q2": {"1": 1}}, [run], measures=["RR@10"])

@@ -176,7 +176,7 @@ def _common(name: str, has_settings: bool) -> Iterator[click.Option]:
     if has_settings:
         yield click.Option(
             ["-s", "--set", _SETTING], multiple=True, metavar="PATH=VALUE",
-            help="Value of one setting, such as training.seed=1. Repeatable.",
+            help="Value of one setting, by its path in --show-settings. Repeatable.",
         )  # fmt: skip
         yield click.Option(
             ["--show-settings"], is_flag=False, flag_value="", metavar="[PREFIX]",

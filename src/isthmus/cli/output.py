@@ -98,7 +98,7 @@ def _typed(*words: object) -> str:
 
 def _index(found: Any, typed: Mapping[str, Any]) -> Said:
     fields = {"output": str(found.folder), "documents": len(found), "retrievers": found.names}
-    text = f"index: {found.folder} ({len(found):,} documents; {', '.join(found.names)})"
+    text = f"index: {found.folder} ({_documents(len(found))}; {', '.join(found.names)})"
     return Said(text, fields, _typed("search", found.folder, "a query"))
 
 
@@ -111,7 +111,7 @@ def _searched(found: Path, typed: Mapping[str, Any]) -> Said:
 
 def _added(found: Any, typed: Mapping[str, Any]) -> Said:
     return Said(
-        f"added {found.added:,} documents, replaced {found.replaced:,}; the index has "
+        f"added {_documents(found.added)}, replaced {found.replaced:,}; the index has "
         f"{found.documents:,}",
         {"output": typed["index"], **_counts(found, "added", "replaced", "documents")},
         _typed("search", typed["index"], "a query"),
@@ -120,9 +120,13 @@ def _added(found: Any, typed: Mapping[str, Any]) -> Said:
 
 def _deleted(found: Any, typed: Mapping[str, Any]) -> Said:
     return Said(
-        f"deleted {found.deleted:,} documents; the index has {found.documents:,}",
+        f"deleted {_documents(found.deleted)}; the index has {found.documents:,}",
         {"output": typed["index"], **_counts(found, "deleted", "documents")},
     )
+
+
+def _documents(count: int) -> str:
+    return f"{count:,} document{'s' * (count != 1)}"
 
 
 def _counts(found: Any, *names: str) -> dict[str, int]:

@@ -11,6 +11,7 @@ import xxhash
 
 from isthmus.collections.collection import Corpus
 from isthmus.collections.fields import DOCUMENT_ID, DOCUMENT_TEXT, DOCUMENT_TITLE
+from isthmus.collections.metadata import Others
 from isthmus.config.cache import cache_folder
 from isthmus.config.output import whole_file
 from isthmus.errors import InputError, shown
@@ -18,7 +19,13 @@ from isthmus.progress import notice
 from isthmus.records import Document
 
 Documents = str | Path | Corpus | Iterable["str | Mapping[str, Any] | Document"]
-"""A path or name of documents, or documents themselves: texts, mappings or `Document`s."""
+"""A path or name of documents, or documents themselves: texts, mappings or `Document`s.
+
+Keys of a mapping beside id, title and text are its metadata.
+"""
+
+_IN_MEMORY = "documents in memory"
+_KNOWN = (*DOCUMENT_ID, *DOCUMENT_TEXT, *DOCUMENT_TITLE)
 
 
 def documents_spec(documents: Documents, numbered: bool = True) -> str:
@@ -47,7 +54,9 @@ def documents_spec(documents: Documents, numbered: bool = True) -> str:
             f"documents = {shown(documents)} of type {type(documents).__name__} cannot be read",
             "give a path, or a list of texts, of mappings with id and text, or of Document",
         )
-    lines = [_line(one, number, numbered) for number, one in enumerate(documents)]
+    others = Others(_IN_MEMORY, _KNOWN)
+    lines = [_line(one, number, numbered, others) for number, one in enumerate(documents)]
+    others.tell()
     content = "".join(lines)
     file = _place() / f"{xxhash.xxh3_128_hexdigest(content.encode())}.jsonl"
     if not file.is_file():
@@ -59,22 +68,25 @@ def documents_spec(documents: Documents, numbered: bool = True) -> str:
 
 def called(spec: str) -> str:
     """What messages call documents: their path or name, or that they were in memory."""
-    return "documents in memory" if Path(spec).parent == _place() else spec
+    return _IN_MEMORY if Path(spec).parent == _place() else spec
 
 
 def _place() -> Path:
     return cache_folder() / "documents"
 
 
-def _line(one: object, number: int, numbered: bool) -> str:
+def _line(one: object, number: int, numbered: bool, others: Others) -> str:
     """One document as a line of JSON."""
+    found: dict[str, Any]
+    metadata: Mapping[str, Any] = {}
     if isinstance(one, Document):
         found = {"id": one.id, "title": one.title, "text": one.text}
+        metadata = others.of({"metadata": one.metadata})
     elif isinstance(one, str) and numbered:
         found = {"id": str(number), "text": one}
     elif isinstance(one, Mapping) and all(isinstance(key, str) for key in one):
-        known = (*DOCUMENT_ID, *DOCUMENT_TEXT, *DOCUMENT_TITLE)
-        found = {key: value for key, value in one.items() if key in known}
+        found = {key: value for key, value in one.items() if key in _KNOWN}
+        metadata = others.of(one)
         if not any(key in one for key in (*DOCUMENT_TEXT, *DOCUMENT_TITLE)):
             raise InputError(
                 f"documents[{number}] has no text: its keys are {', '.join(one)}",
@@ -91,6 +103,8 @@ def _line(one: object, number: int, numbered: bool) -> str:
             if isinstance(one, str)
             else "give a text, a mapping with id and text, or Document(id, text)",
         )
+    if metadata:
+        found["metadata"] = metadata
     try:
         return json.dumps(found, ensure_ascii=False) + "\n"
     except TypeError:

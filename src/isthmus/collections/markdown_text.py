@@ -1,10 +1,11 @@
-"""Title and text of a Markdown page: without its front matter, all headings written alike."""
+"""Title, text and front matter of a Markdown page; all headings of the text are written alike."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import yaml
 
@@ -16,16 +17,23 @@ _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*")
 # Code, headings, quotations, items of lists, rows of tables: no line above an underline.
 _OTHER = re.compile(r"\s*$| {4}|\t| {0,3}(?:#{1,6}\s|[>|]|[-*+]\s|\d{1,9}[.)]\s|```|~~~)")
 _FRONT_LINES, _ENDS = 1000, ("---", "...")
-_LONGEST_TITLE = 10_000  # characters that are read as YAML
+_LONGEST_VALUE = 10_000  # characters that are read as YAML
 _ENTRY = re.compile(r"[ \t#-]|$|(?:[\w.-]+|\"[^\"]*\"|'[^']*')[ \t]*:(?=\s|$)")
-_TITLE = re.compile(r"^title[ \t]*:(.*(?:\n[ \t].*)*)", re.MULTILINE | re.IGNORECASE)
+# A name and all lines up to the next one: list items need no space before them.
+_FIELD = re.compile(
+    r"^([\w.-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*:(.*(?:\n(?:[ \t-].*)?)*)", re.MULTILINE
+)
 
 
-def read_markdown(source: str) -> tuple[str, str]:
-    """The title in the front matter of a page, and its text, whose headings all begin with #."""
+def read_markdown(source: str) -> tuple[str, str, dict[str, Any]]:
+    """The title in the front matter of a page, its text, and what else its front matter says.
+
+    All headings of the text begin with #.
+    """
     lines = source.splitlines()
-    title, body = _front_matter(lines)
-    return title, "\n".join(_with_marked_headings(lines[body:]))
+    block, body = _front_matter(lines)
+    title, fields = _fields(block)
+    return title, "\n".join(_with_marked_headings(lines[body:])), fields
 
 
 def titled(title: str, text: str) -> tuple[str, str]:
@@ -47,7 +55,7 @@ def titled(title: str, text: str) -> tuple[str, str]:
 
 
 def _front_matter(lines: Sequence[str]) -> tuple[str, int]:
-    """The title in the YAML between two lines of dashes, and the number of lines that it takes."""
+    """The YAML between two lines of dashes, and the number of lines that it takes with them."""
     if not lines or lines[0].rstrip() != "---":
         return "", 0
     marks = (n for n, line in enumerate(lines[1:_FRONT_LINES], 1) if line.rstrip() in _ENDS)
@@ -55,15 +63,30 @@ def _front_matter(lines: Sequence[str]) -> tuple[str, int]:
     block = lines[1:end]
     if not end or (block and not block[0].strip()) or not all(map(_ENTRY.match, block)):
         return "", 0  # lines drawn above and below a text
-    entry = _TITLE.search("\n".join(block))
-    if entry is None:
-        return "", end + 1
-    title = entry[1]
-    with suppress(yaml.YAMLError):  # a colon that is not quoted, say
-        found = plain_yaml.load(entry[0]) if len(title) < _LONGEST_TITLE else None
-        value = found.popitem()[1] if isinstance(found, dict) else None
-        title = value if isinstance(value, str) else title  # yes, 1.10 and 2024 as written
-    return " ".join(title.split()), end + 1
+    return "\n".join(block), end + 1
+
+
+def _fields(block: str) -> tuple[str, dict[str, Any]]:
+    """The title in front matter, and its other values by name; the first of each name counts."""
+    title, fields = None, dict[str, Any]()
+    for entry in _FIELD.finditer(block):
+        name = entry[1].strip("\"'")
+        if name.lower() != "title":
+            fields.setdefault(name, _value(entry))
+        elif title is None:
+            value = _value(entry)
+            title = value if isinstance(value, str) else entry[2]  # 1.10 and 2024 as written
+    return " ".join((title or "").split()), fields
+
+
+def _value(entry: re.Match[str]) -> Any:
+    """The value of one entry of front matter; as it is written where that is no YAML."""
+    if len(entry[2]) < _LONGEST_VALUE:
+        with suppress(yaml.YAMLError):  # a colon that is not quoted, say
+            found = plain_yaml.load(entry[0])
+            if found and isinstance(found, dict):
+                return found.popitem()[1]
+    return entry[2].strip()
 
 
 def _with_marked_headings(lines: Iterable[str]) -> list[str]:

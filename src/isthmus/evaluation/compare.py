@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from isthmus.collections import Judged
 from isthmus.config import Overrides
@@ -23,6 +23,7 @@ def compare_runs(
     settings: EvaluationSettings | Overrides = None,
     notes: Sequence[str] = (),
     pairs: Sequence[tuple[str, str]] | None = None,
+    searched: Container[str] = (),
 ) -> Report:
     """The report of one or several runs over all judged queries.
 
@@ -32,6 +33,7 @@ def compare_runs(
         settings: Measures, test, correction and intervals.
         notes: Sentences for the caption.
         pairs: Names of the systems that are compared by tests (default: all pairs).
+        searched: Names of the runs that have all results which their system finds.
 
     """
     settings = EvaluationSettings.given(settings)
@@ -51,7 +53,7 @@ def compare_runs(
         run = _by_document(run) if settings.by == "document" else run
         kept = _without_self(run) if settings.drop_self else run
         counts[run.name] = _count(run, kept, judged)
-        _warn(kept, counts[run.name], judged, settings)
+        _warn(kept, counts[run.name], judged, settings, run.name in searched)
         measured.append(kept)
     scores = query_scores(measured, settings.measures, judged)
     return summarise(scores, settings, counts, notes, pairs)
@@ -109,7 +111,9 @@ def _count(run: Run, kept: Run, known: Judged) -> RunCounts:
     )
 
 
-def _warn(run: Run, counts: RunCounts, judged: Judged, settings: EvaluationSettings) -> None:
+def _warn(
+    run: Run, counts: RunCounts, judged: Judged, settings: EvaluationSettings, whole: bool
+) -> None:
     """Notices about numbers that are computed but may mislead."""
     if counts.missing:
         missing = [query for query in judged.queries if not run.rankings.get(query)]
@@ -119,7 +123,7 @@ def _warn(run: Run, counts: RunCounts, judged: Judged, settings: EvaluationSetti
         notice(f"{run.name}: {len(missing):,} {what} no results and {scores} 0: {which}")
     parsed = {one: parse_measure(one, answers=True) for one in settings.measures}
     deeper = [o for o, one in parsed.items() if one.params.get("cutoff", 0) > counts.depth]
-    if deeper:
+    if deeper and not whole:
         have = "has a cutoff" if len(deeper) == 1 else "have cutoffs"
         depth = f"the run's {counts.depth} results per query"
         notice(f"{run.name}: {', '.join(deeper)} {have} deeper than {depth}")

@@ -192,7 +192,8 @@ def _unknown(name: str, where: str) -> SettingsError:
         for alias, measure in registry.items()
         if measure.NAME in _COMPUTED
     }
-    spelt = re.sub(r"(?:_cut)?_(\d+)$", r"@\1", name)  # trec_eval's own spelling, `ndcg_cut_10`
+    # `nDCG10`, and trec_eval's own spelling, `ndcg_cut_10`
+    spelt = re.sub(r"(?<=[A-Za-z])(?:_cut)?_?(\d+)$", r"@\1", name)
     base = re.split(r"[@(]", spelt)[0]
     names = [printed[alias] for alias in nearest(base.lower(), printed)]
     example = names[0] + spelt.removeprefix(base)

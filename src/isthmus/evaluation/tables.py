@@ -14,6 +14,7 @@ from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
@@ -52,10 +53,9 @@ class Table:
     interval_note: str = ""
     """What the intervals are, said wherever they are shown."""
 
-    def terminal(self) -> TerminalTable:
-        """The table for a rich console."""
-        caption = Text(visible(f"{self.caption} {self.interval_note}".strip()))
-        drawn = TerminalTable(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+    def terminal(self) -> Group:
+        """The table for a rich console, and its caption, which may be wider than the table."""
+        drawn = TerminalTable(box=SIMPLE_HEAD)
         for place, column in enumerate(self.columns):
             drawn.add_column(
                 Text(visible(column)),
@@ -65,10 +65,14 @@ class Table:
             )
         for row in self.rows:
             drawn.add_row(*map(_terminal, row))
-        return drawn
+        caption = Text(visible(f"{self.caption} {self.interval_note}".strip()), style="dim italic")
+        return Group(drawn, Constrain(caption, _PLAIN))
 
-    def __rich__(self) -> TerminalTable:
+    def __rich__(self) -> Group:
         return self.terminal()
+
+    def __str__(self) -> str:
+        return plain_text(self)
 
     def _repr_html_(self) -> str:
         return self.html()

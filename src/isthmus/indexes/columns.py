@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from isthmus.collections.metadata import is_finite
 from isthmus.errors import shown
 from isthmus.indexes.arrays import GrowingArray, flush, mapped
 from isthmus.indexes.structure import below, refusing, require
@@ -170,8 +171,6 @@ class _Growing:
     def column(self, rows: int) -> Column:
         """The column of all values that were added; the documents are `rows`."""
         documents = np.array(self.documents, dtype=np.int32)
-        if self.type not in COMPARED and len(documents):  # once for each document is enough
-            documents = documents[np.diff(documents, prepend=-1) != 0]
         in_turn = len(documents) == rows and bool((documents == np.arange(rows)).all())
         values, texts = self._stored()
         return Column(self.type, None if in_turn else documents, values, texts)
@@ -232,14 +231,7 @@ def type_of(value: object) -> str:
         return BOOLEAN
     if isinstance(value, str):
         return TEXT if len(value) <= LONGEST else LONG
-    return NUMBER if isinstance(value, int | float) and _is_finite(value) else MIXED
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:  # a whole number of more than 308 digits
-        return False
+    return NUMBER if isinstance(value, int | float) and is_finite(value) else MIXED
 
 
 def _bytes(text: str) -> bytes:

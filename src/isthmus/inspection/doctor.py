@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isthmus.collections import Collection, Corpus, Problems, open_corpus
+from isthmus.collections.formats.folder import Folder
 from isthmus.collections.spec import FORMATS
 from isthmus.config.cache import cache_folder
 from isthmus.config.models import PACKAGE, model_folder, on_this_disk
@@ -75,12 +76,12 @@ class Findings(list[Finding]):
 
 
 @said_once()
-def doctor(things: Iterable[str | Path] = ()) -> Findings:
+def doctor(things: str | Path | Iterable[str | Path] = ()) -> Findings:
     """What was found; nothing is changed, and one failed check does not stop the others."""
     findings = Findings([*_packages(), _hardware(), _disk()])
     found: dict[str, list[str]] = {"index": [], "model": [], "documents": []}
     checks = {"index": _index, "model": _model, "documents": _documents}
-    for thing in map(str, things):
+    for thing in map(str, [things] if isinstance(things, str | Path) else things):
         try:
             kind = _recognised(thing)
             findings += checks[kind](thing)
@@ -189,18 +190,20 @@ def _documents(spec: str) -> list[Finding]:
     if not count:
         findings = [Finding(spec, False, "there are no documents in it", "check the path")]
     else:
-        findings = [_sound(spec, detail, problems)]
+        findings = [_sound(spec, detail, problems, left_out=isinstance(corpus, Folder))]
     return findings + (_judged(spec, ids) if judged else [])
 
 
-def _sound(subject: str, detail: str, problems: Problems) -> Finding:
-    """What was read; wrong where problems were met that `isthmus index` refuses."""
+def _sound(subject: str, detail: str, problems: Problems, left_out: bool = False) -> Finding:
+    """What was read; wrong where problems were met that `isthmus index` refuses.
+
+    Files of a folder it leaves out instead: `left_out`.
+    """
     if not problems.counts:
         return Finding(subject, True, detail)
     fixes = dict.fromkeys(problems.fixes[kind] for kind in sorted(problems.counts))
-    return Finding(
-        subject, False, f"{detail}\n{problems.summary()}", f"{'; '.join(fixes)}; or {_SKIP}"
-    )
+    fix, detail = "; ".join(fixes), f"{detail}\n{problems.summary()}"
+    return Finding(subject, left_out, detail, fix if left_out else f"{fix}; or {_SKIP}")
 
 
 def _judged(spec: str, ids: Set[str]) -> list[Finding]:

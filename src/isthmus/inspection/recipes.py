@@ -111,6 +111,8 @@ def _entry(recipe: Recipe, text: str = "") -> Entry:
     type_ = f"isthmus {recipe.verb} --recipe NAME"
     if recipe.verb == PROTOCOL_VERB:
         type_ = "isthmus research benchmark NAME"
+    elif recipe.verb == "quickstart":  # which takes no other
+        type_ = "isthmus quickstart"
     return Entry(type_, recipe.name, recipe.summary, recipe.source, text)
 
 

@@ -15,7 +15,6 @@ from isthmus.config import Settings
 from isthmus.records import Document, Passage
 from isthmus.text.sentences import sentence_starts
 
-WORDS = 200  # of a passage, where no encoder says what it reads
 SHORTEST = 16  # units: less is no passage
 _DOCUMENTS_AT_ONCE = 64
 BETWEEN = " › "  # headings of a path
@@ -37,7 +36,7 @@ class PassageSettings(Settings):
         None,
         ge=SHORTEST,
         description="tokens of a passage, title and headings included; null: all that the encoder "
-        f"reads. BM25 counts words, {WORDS} by default",
+        "reads",
     )
     overlap: float = Field(
         0.15, ge=0, le=0.5, description="share of a passage that repeats the end of the last one"
@@ -48,7 +47,7 @@ class PassageSettings(Settings):
 
 
 Chosen = bool | PassageSettings | None
-"""What settings say of passages: null leaves it to the documents."""
+"""What settings say of passages; null: yes."""
 
 
 class Cut(Settings):
@@ -101,6 +100,7 @@ class Cutter:
                 BETWEEN.join(headings),
                 start,
                 start + len(text),
+                metadata=document.metadata,
             )
 
     def _ranges(self, pieces: list[_Piece], title: int) -> Iterator[tuple[int, int]]:

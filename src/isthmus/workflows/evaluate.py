@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -163,14 +164,8 @@ def _read(
     """The name of a collection, itself, its split, and its judged queries; or judgements alone."""
     named = None if split == _TEST else split  # test: or the only split
     if isinstance(given, Mapping):
-        judged = Judged(
-            {
-                str(query): {str(document): grade for document, grade in documents.items()}
-                for query, documents in given.items()
-                if documents
-            }
-        )
-        return None, None, None, [], judged
+        grades = {str(query): _grades(str(query), one) for query, one in given.items() if one}
+        return None, None, None, [], Judged(grades)
     if isinstance(given, str | Path) and is_file(str(given)):
         return None, None, None, [], open_judged(given, named, problems)
     if isinstance(given, str | Path):
@@ -190,6 +185,18 @@ def _read(
     return spec, collection, chosen, queries, judged
 
 
+def _grades(query: str, given: Any) -> dict[str, int]:
+    """The grades of the documents of a query, which qrels in memory hold."""
+    if isinstance(given, Mapping) and all(
+        isinstance(one, Real) and float(one).is_integer() for one in given.values()
+    ):
+        return {str(document): int(grade) for document, grade in given.items()}
+    raise SettingsError(
+        f"the qrels in memory have {shown(given)} for {query!r}, and no whole numbers by document",
+        "give {query: {document: grade}} with grades such as 0 and 1",
+    )
+
+
 def measured(
     sources: Sequence[Source],
     rows: Sequence[System],
@@ -206,7 +213,9 @@ def measured(
     for source in sources:
         runs = source.searches.runs(rows, settings.fusion, source.depth)
         of_runs = settings.of_runs.model_copy(update={"measures": source.measures})
-        report = compare_runs(runs, source.judged, of_runs, _notes(source, rows), pairs)
+        searched = [row.name for row in rows if not any(map(is_run, row.parts))]
+        notes = _notes(source, rows)
+        report = compare_runs(runs, source.judged, of_runs, notes, pairs, searched)
         found = _examples(report, runs, source, examples)
         reports.append(report.model_copy(update={"name": source.name, "examples": found}))
         if folder is not None:

@@ -1,8 +1,8 @@
 """The one way from a system to its rankings, for all that compares systems.
 
-A system is a model, an index, a run, BM25, or several of them fused. Indexes and rankings that are
-made for a comparison are kept in the cache folder under digests of all that they depend on, so that
-a second comparison begins with what the first has done, and a killed one resumes.
+A system is a model, an index, a run, BM25, or several of them fused. Indexes that are made for a
+comparison are kept in the cache folder under digests of all that they depend on, so that a second
+comparison only searches, and a killed one resumes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
 from isthmus._version import __version__
@@ -25,7 +23,6 @@ from isthmus.collections import Collection, Judged, Problems, read_run
 from isthmus.collections.files import fingerprint
 from isthmus.config.cache import cache_folder, digest, one_at_a_time
 from isthmus.config.models import PACKAGE, full_name, model_folder
-from isthmus.config.output import writing
 from isthmus.errors import InputError, MismatchError, SettingsError, shown
 from isthmus.indexes.languages import AUTO
 from isthmus.indexes.manifest import HYBRID, MANIFEST, Bm25Settings, Manifest, stated_manifest
@@ -119,9 +116,9 @@ def _parts(given: Any) -> tuple[Part, ...]:
 def _in_memory(run: Mapping[str, Mapping[str, float]]) -> Run:
     found = {}
     for query, scores in run.items():
-        if not isinstance(scores, Mapping):
+        if not (isinstance(scores, Mapping) and all(isinstance(x, Real) for x in scores.values())):
             raise InputError(
-                f"the run in memory has {shown(scores)} for {query!r}, and no scores of documents",
+                f"the run in memory has {shown(scores)} for {query!r}, and no numbers by document",
                 "give {query: {document: score}}, in a list of systems or under its name",
             )
         by_id = {str(document): score for document, score in scores.items()}
@@ -205,10 +202,6 @@ class Searches:
     indexes: Sequence[Path] = ()
     """Folders of single indexes, which are searched where they are what would be built."""
 
-    @cached_property
-    def _asked(self) -> str:
-        return digest(*(text for query in self.queries for text in (query.id, query.text)))
-
     def origin(self, part: Part) -> str:
         """A digest of all that the rankings of a part depend on, besides the documents."""
         if isinstance(part, Opened):
@@ -262,7 +255,7 @@ class Searches:
         }
 
     def rankings(self, part: Part) -> Mapping[str, Ranking]:
-        """The rankings of one part of a system, by query id; from the cache if they are there."""
+        """The rankings of one part of a system, by query id."""
         thing = part.thing if isinstance(part, Opened) else None
         if isinstance(thing, Run):
             return thing.rankings
@@ -296,20 +289,16 @@ class Searches:
             chosen = self.settings.for_bm25()
         settings = chosen.model_dump_json(exclude={"cluster"})
         key = digest(__version__, self.fingerprint, self.origin(part), settings)
-        place = cache_folder() / "rankings" / key
-        file = place.with_name(f"{key}-{digest(self._asked, str(self.depth))}.parquet")
+        folder = cache_folder() / "indexes" / key
         name = part if isinstance(part, str) else part.name
-        with one_at_a_time(place):
-            kept: Mapping[str, Ranking] | None = _read(file)
-            if kept is None:
-                notice(f"{name}: indexing and searching; both are kept in {cache_folder()}")
-                model: Any = encoder or part
-                folder = cache_folder() / "indexes" / key
-                index(self.corpus, folder, model, overwrite=True, settings=chosen)
-                _write(file, kept := self._searched(_open(folder, None if part == BM25 else model)))
+        model: Any = encoder or part
+        with one_at_a_time(folder):
+            if (folder / MANIFEST).is_file():
+                notice(f"{name}: its index is in the cache")
             else:
-                notice(f"{name}: its rankings are in the cache")
-        return {query.id: kept.get(query.id, Ranking(query.id)) for query in self.queries}
+                notice(f"{name}: its index is kept in {cache_folder()}")
+                index(self.corpus, folder, model, overwrite=True, settings=chosen)
+        return self._searched(_open(folder, None if part == BM25 else model))
 
     def _at_hand(self, part: Part) -> Retriever | None:
         """A searcher over an index in which this part has these documents already, if any."""
@@ -361,27 +350,3 @@ def _open(folder: Path, model: Any) -> Retriever:
     origin = stated_manifest(folder).encoder
     assert origin is not None, "an encoder filled it"
     return open_searcher(folder, encoders={f"{origin.fingerprint} {origin.backend}": model})
-
-
-def _write(file: Path, rankings: Mapping[str, Ranking]) -> None:
-    every = rankings.values()
-    columns = {
-        "query": pa.array([one.query_id for one in every], pa.large_string()),
-        "documents": pa.array([one.document_ids for one in every], pa.list_(pa.large_string())),
-        "scores": pa.array([one.scores for one in every], pa.list_(pa.float64())),
-    }
-    partial = file.with_name(f".{file.name}.partial")
-    with writing(file):
-        pq.write_table(pa.table(columns), partial)
-        partial.replace(file)
-
-
-def _read(file: Path) -> dict[str, Ranking] | None:
-    try:
-        columns = pq.read_table(file).to_pydict().values()
-        rows = [
-            (query, tuple(ids), tuple(scores)) for query, ids, scores in zip(*columns, strict=True)
-        ]
-    except (OSError, ValueError, TypeError):  # absent, or damaged: it is made again
-        return None
-    return {query: Ranking(query, ids, scores) for query, ids, scores in rows}

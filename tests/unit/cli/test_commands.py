@@ -195,7 +195,7 @@ def test_a_writer_prints_one_object_and_quiet_prints_the_result_alone(tmp_path: 
     more = write_corpus(tmp_path / "more.jsonl", {"3": "a cat"})
     code, out, err = typed("add", tmp_path / "idx", more, "--quiet")
     assert (code, err) == (0, "")
-    assert out == "added 1 documents, replaced 0; the index has 3\n"
+    assert out == "added 1 document, replaced 0; the index has 3\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -34,6 +34,18 @@ def test_everything_in_the_folder_is_read(folder: Path) -> None:
     assert found.judgements("train") == {"q2": {"d2": 2, "d1": 0}}
 
 
+def test_metadata_is_written_and_read(folder: Path, tmp_path: Path) -> None:
+    with (folder / "corpus.jsonl").open("a") as stream:
+        stream.write(
+            '{"_id": "d3", "text": "three", "year": 2020, "metadata": {"title": "inner"}}\n'
+        )
+    before = Beir(folder)
+    write_beir(before, tmp_path / "copy")
+    again = list(Beir(tmp_path / "copy").documents())
+    assert again == list(before.documents())
+    assert again[-1].metadata == {"title": "inner", "year": 2020}
+
+
 def test_an_unknown_split_names_those_there_are(folder: Path) -> None:
     with pytest.raises(SettingsError, match="no split named 'tset'") as caught:
         Beir(folder).judgements("tset")

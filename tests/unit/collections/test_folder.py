@@ -75,7 +75,27 @@ def test_front_matter_and_underlined_headings(
     page: str, title: str, text: str | None, tmp_path: Path
 ) -> None:
     write(tmp_path, "a.md", page)
-    assert only(tmp_path) == Document("a.md", page if text is None else text, title)
+    found = only(tmp_path)
+    assert (found.text, found.title) == (page if text is None else text, title)
+
+
+def test_what_else_front_matter_says_is_metadata(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "a.md",
+        "---\nTitle: A\ndate: 2024-01-01\n# a comment\ntags:\n- c\n- d\n\nyear: 2024\n"
+        "'draft': false\nnote: a: b\nlist: [1, 2.5]\nnull: x\nnone:\nlayout: {a: b}\n"
+        "year: 2025\n---\nText.",
+    )
+    assert only(tmp_path).metadata == {
+        "date": "2024-01-01",
+        "tags": ["c", "d"],
+        "year": 2024,
+        "draft": False,
+        "note": "a: b",
+        "list": [1, 2.5],
+        "null": "x",
+    }
 
 
 def test_headings_of_html_are_headings_of_passages(tmp_path: Path) -> None:

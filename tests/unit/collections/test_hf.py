@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 
@@ -23,6 +24,16 @@ def write(folder: Path, name: str, rows: list[dict[str, object]]) -> None:
 def test_a_folder_of_parquet(tmp_path: Path) -> None:
     datasets.Dataset.from_dict(ROWS).to_parquet(tmp_path / "train.parquet")
     assert list(open_corpus(str(tmp_path)).documents()) == EXPECTED
+
+
+def test_other_columns_are_metadata(tmp_path: Path) -> None:
+    day = datetime.date(2020, 1, 31)
+    others = {"year": [2020, None], "tags": [["x", "y"], []], "day": [day, day]}
+    datasets.Dataset.from_dict(ROWS | others).to_parquet(tmp_path / "train.parquet")
+    assert [found.metadata for found in open_corpus(str(tmp_path)).documents()] == [
+        {"year": 2020, "tags": ["x", "y"], "day": "2020-01-31"},
+        {"tags": [], "day": "2020-01-31"},
+    ]
 
 
 @pytest.mark.parametrize("several", [False, True])

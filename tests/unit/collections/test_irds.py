@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import ir_datasets
 import pytest
@@ -23,6 +24,19 @@ class Documents(BaseDocs):  # type: ignore[misc]
 
     def docs_cls(self) -> type:
         return GenericDoc  # type: ignore[no-any-return]
+
+
+class Dated(NamedTuple):
+    doc_id: str
+    text: str
+    url: str
+    year: int
+    raw: bytes
+
+
+class DatedDocuments(Documents):
+    def docs_iter(self) -> Iterator[Dated]:
+        return iter([Dated("d1", "one", "http://x", 2020, b"<p>")])
 
 
 class Unreachable(Documents):
@@ -55,6 +69,7 @@ def registered() -> None:
         "isthmus-tiny": Dataset(Documents()),
         "isthmus-tiny/test": Dataset(Documents(), Queries(), Judged()),
         "isthmus-tiny/unjudged": Dataset(Documents(), Queries()),
+        "isthmus-dated": Dataset(DatedDocuments()),
         "isthmus-unreachable": Dataset(Unreachable()),
     }.items():
         if name not in list(ir_datasets.registry):
@@ -69,6 +84,11 @@ def test_one_split_or_their_parent(name: str) -> None:
     assert found.splits() == ["test"]
     assert found.judgements("test") == {"q1": {"d2": 2}}
     assert found.fingerprint() != open_corpus("irds:isthmus-unreachable").fingerprint()
+
+
+def test_other_fields_are_metadata() -> None:
+    (found,) = open_corpus("irds:isthmus-dated").documents()
+    assert found == Document("d1", "one", metadata={"url": "http://x", "year": 2020})
 
 
 def test_queries_without_judgements_can_be_searched_for() -> None:

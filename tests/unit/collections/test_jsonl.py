@@ -38,6 +38,34 @@ def test_every_spelling_of_the_keys(tmp_path: Path) -> None:
     ]
 
 
+def test_other_keys_are_metadata(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = {"year": 2020, "score": 0.5, "open": False, "lang": "en", "tags": ["a"], "sizes": [1, 2]}
+    found = corpus(
+        tmp_path,
+        {"id": "a", "text": "x", **kept, "docno": 7},
+        {"id": "b", "text": "x", "metadata": {"id": "inner", "year": 1}, "year": 2, "lang": None},
+        {"id": "c", "text": "x", "metadata": "a text", "tags": []},
+        '{"id": "d", "text": "x", "nan": NaN, "inf": 1e999, "deep": {"a": 1}, "mixed": [1, "a"], '
+        '"truths": [true], "half": "\\ud800", "\\ud800": 1, "long": 1' + "0" * 400 + "}",
+    )
+    for _ in range(2):
+        assert [one.metadata for one in found.documents()] == [
+            kept,
+            {"id": "inner", "year": 2},
+            {"metadata": "a text", "tags": []},
+            {},
+        ]
+    said = capsys.readouterr().err
+    assert said.count("left out") == 1
+    assert "'deep'" in said
+
+
+def test_lists_in_lists_are_left_out_however_deep(tmp_path: Path) -> None:
+    deep = "[" * 900 + "]" * 900
+    (found,) = corpus(tmp_path, f'{{"id": "a", "text": "x", "deep": {deep}}}').documents()
+    assert found.metadata == {}
+
+
 BROKEN = [
     ('{"_id": "x", "text": "cut', "not JSON"),
     ('["a", "list"]', "a JSON object is expected"),

@@ -94,6 +94,9 @@ def test_suspicious_runs_are_noticed_but_measured(monkeypatch: pytest.MonkeyPatc
     fair = compare_runs([run_of("fair", {"q1": ["d1"]})], JUDGEMENTS, FAST)
     assert "Not one" not in fair.table().caption
     noticed.clear()
+    compare_runs([run_of("whole", {"q1": ["d1"]})], JUDGEMENTS, FAST, searched=["whole"])
+    assert not [line for line in noticed if "deeper" in line], "there is nothing below its results"
+    noticed.clear()
     compare_runs([Run("silent", {"q1": Ranking("q1")})], JUDGEMENTS, FAST)
     assert "silent: NOT ONE retrieved document is judged (ids such as 'd1')" in "".join(noticed)
 

@@ -127,6 +127,7 @@ def test_capped_recall_can_reach_one_where_recall_cannot() -> None:
     [
         ("ndcg@10", "no measure named 'ndcg@10'", "nDCG"),
         ("recal@100", "no measure named 'recal@100'", "R, "),
+        ("ndcg10", "no measure named 'ndcg10'", "nDCG@10"),
         ("R", "it needs a cutoff", "R(rel=…, judged_only=…)@CUTOFF"),
         ("R@0", "cutoff = 0", "@CUTOFF"),
         ("RR(relevance=2)@10", "no setting 'relevance'", "RR(rel=…"),

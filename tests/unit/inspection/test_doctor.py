@@ -57,6 +57,17 @@ def test_documents_without_queries_are_as_they_should_be(tmp_path: Path) -> None
     assert [one.ok for one in found(tmp_path).values()] == [True]
 
 
+def test_a_file_that_an_index_leaves_out_is_a_remark(tmp_path: Path) -> None:
+    (tmp_path / "snow.md").write_text("Snow fell on the bridge.", encoding="utf-8")
+    (tmp_path / "cafe.txt").write_bytes(b"caf\xe9")
+    findings = doctor(str(tmp_path))  # one thing need not be in a list
+    (seen,) = (one for one in findings if one.subject == str(tmp_path))
+    assert seen.ok
+    assert "cafe.txt:1" in seen.detail
+    assert "iconv" in seen.fix
+    assert findings.exit_code == 0
+
+
 def test_queries_that_splits_share_are_remarked_upon(tmp_path: Path) -> None:
     judged = {"train": [("q1", "d1")], "dev": [("q2", "d1")], "all": [("q1", "d1"), ("q2", "d1")]}
     queries = {"q1": "snow", "q2": "ice"}

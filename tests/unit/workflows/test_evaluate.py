@@ -116,6 +116,8 @@ def test_examples_have_texts(collections: list[Path], tmp_path: Path) -> None:
         ({"systems": {"r": {"q1": {"d1": 1}}}, "examples": 2}, "examples show documents"),
         ({"collection": 3, "systems": "bm25"}, "is of type int"),
         ({"collection": "nowhere", "systems": "bm25"}, "nowhere"),
+        ({"collection": {"q1": {"d1": "x"}}, "systems": {"r": {"q1": {"d1": 1}}}}, "whole numbers"),
+        ({"systems": [{"q1": {"d1": "x"}}]}, "no numbers by document"),
     ],
 )
 def test_what_does_not_go_together_is_refused(arguments: Any, message: str) -> None:

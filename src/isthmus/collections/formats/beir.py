@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.files import find_file, fingerprint, plain_name, require_file
@@ -68,10 +69,7 @@ class Beir(Collection):
 def write_beir(collection: Collection, folder: str | Path) -> None:
     """Writes any collection as a BEIR folder, which appears whole or not at all."""
     with whole_folder(Path(folder)) as partial:
-        documents = (
-            {"_id": d.id, "title": d.title, "text": d.text} for d in collection.documents()
-        )
-        _write_lines(partial / "corpus.jsonl", documents)
+        _write_lines(partial / "corpus.jsonl", map(_record, collection.documents()))
         queries = ({"_id": q.id, "text": q.text} for q in collection.queries())
         _write_lines(partial / "queries.jsonl", queries)
         (partial / "qrels").mkdir()
@@ -83,7 +81,12 @@ def write_beir(collection: Collection, folder: str | Path) -> None:
                     stream.writelines(f"{query_id}\t{d}\t{r}\n" for d, r in judged.items())
 
 
-def _write_lines(file: Path, records: Iterable[Mapping[str, str]]) -> None:
+def _record(document: Document) -> dict[str, Any]:
+    found = {"_id": document.id, "title": document.title, "text": document.text}
+    return found | ({"metadata": document.metadata} if document.metadata else {})
+
+
+def _write_lines(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
     with file.open("w", encoding="utf-8") as stream:
         for record in records:
             stream.write(json.dumps(record, ensure_ascii=False) + "\n")

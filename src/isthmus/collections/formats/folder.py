@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from isthmus.collections.collection import Corpus
@@ -17,6 +18,7 @@ from isthmus.collections.document_checks import screened
 from isthmus.collections.files import UTF_16_MARKS, fingerprint, open_bytes, report_encoding
 from isthmus.collections.html_text import decoded_html, read_html
 from isthmus.collections.markdown_text import read_markdown, titled
+from isthmus.collections.metadata import Others
 from isthmus.collections.problems import Problems
 from isthmus.errors import InputError, lone_surrogate, readable, shortened, similar
 from isthmus.progress import notice
@@ -31,7 +33,7 @@ CONVERSIONS = {".pdf": "pdftotext FILE{}"} | dict.fromkeys(
 )
 _LONGEST = 200  # characters of a name
 _SHOWN = 6  # kinds of files
-_READING = 3  # one more whenever other texts are read of the same Markdown and HTML
+_READING = 4  # one more whenever other texts are read of the same Markdown and HTML
 
 
 class Folder(Corpus):
@@ -39,9 +41,9 @@ class Folder(Corpus):
 
     The id is the path below the folder, with forward slashes, and %20 for a space. The title is
     that of a Markdown file's front matter or of an HTML page, or else its first heading, which is
-    no part of the text. Files without any text are left out, and counted; those that cannot be
-    read are skipped and named, unless problems are refused. Texts are UTF-8, or UTF-16 with its
-    mark; an HTML page is in the encoding that it declares.
+    no part of the text; what else front matter says is metadata. Files without any text are left
+    out, and counted; those that cannot be read are skipped and named, unless problems are refused.
+    Texts are UTF-8, or UTF-16 with its mark; an HTML page is in the encoding that it declares.
     """
 
     in_passages = True  # files are as long as they are: few fit an encoder
@@ -94,6 +96,7 @@ class Folder(Corpus):
     def _documents(self, problems: Problems) -> Iterator[tuple[str, Document]]:
         others: Counter[str] = Counter()
         empty: list[str] = []
+        front_matter = Others(str(self.folder))
         for file in texts_in(self.folder, others):
             # White space separates the columns of run files.
             name = re.sub(
@@ -102,14 +105,13 @@ class Folder(Corpus):
             text = _content(file, name, problems)
             if text is None:
                 continue
-            title = ""
-            if not file.name.lower().endswith(_PLAIN):
-                markdown = file.name.lower().endswith(_MARKDOWN)
-                title, text = titled(*(read_markdown if markdown else read_html)(text))
+            title, text, fields = _parts(file.name.lower(), text)
             if text.strip() or title.strip():
-                yield str(file), Document(name, text.strip(), title)
+                metadata = front_matter.of(fields)
+                yield str(file), Document(name, text.strip(), title, metadata=metadata)
             else:  # an empty note is no error
                 empty.append(name)
+        front_matter.tell()
         said = []
         if empty:
             files = "empty file" if len(empty) == 1 else "empty files"
@@ -121,6 +123,18 @@ class Folder(Corpus):
             said += [f"{others.total():,} {kinds} skipped: {tally(others)}", conversions(others)]
         if said:
             _say(f"{self.folder}: {'; '.join(filter(None, said))}")
+
+
+def _parts(name: str, source: str) -> tuple[str, str, dict[str, Any]]:
+    """Title, text and front matter of a file of this name."""
+    fields: dict[str, Any] = {}
+    if name.endswith(_PLAIN):
+        return "", source, fields
+    if name.endswith(_MARKDOWN):
+        title, text, fields = read_markdown(source)
+    else:
+        title, text = read_html(source)
+    return *titled(title, text), fields
 
 
 def _content(file: Path, name: str, problems: Problems) -> str | None:

@@ -15,6 +15,7 @@ from isthmus.collections import fields
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened, screened_queries
 from isthmus.collections.files import fingerprint
+from isthmus.collections.metadata import Others
 from isthmus.collections.problems import Problems
 from isthmus.collections.trec import add_judgement, is_grade
 from isthmus.errors import InputError, IsthmusError, needing, shown
@@ -32,6 +33,7 @@ _JUDGEMENT = {
 class Hf(Collection):
     """A data set's rows as documents; its id column, or else the row's number, is the id.
 
+    Columns beside id, title and text are metadata.
     A data set with the configurations "corpus", "queries" and "default" or "qrels", as MTEB
     publishes them, is a collection. `location` is NAME, NAME:SPLIT, NAME:CONFIGURATION or
     NAME:CONFIGURATION:SPLIT.
@@ -114,6 +116,7 @@ class Hf(Collection):
                 yield where, Query(query_id, text)
 
     def _documents(self, problems: Problems) -> Iterator[tuple[str, Document]]:
+        others = Others(self._where, fields.DOCUMENT_ID + _TITLE + _TEXT)
         for number, row in self._rows(*self._corpus):
             if number == 1:
                 self._column(row, _TEXT + _TITLE, "text")
@@ -127,7 +130,8 @@ class Hf(Collection):
             title = fields.text(row, _TITLE, where, problems)
             text = fields.text(row, _TEXT, where, problems)
             if document_id is not None and title is not None and text is not None:
-                yield where, Document(document_id, text, title)
+                yield where, Document(document_id, text, title, metadata=others.of(row))
+        others.tell()
 
     @cached_property
     def _saved(self) -> Mapping[str, Any] | None:

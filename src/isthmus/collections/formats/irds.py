@@ -11,6 +11,7 @@ import xxhash
 
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened, screened_queries
+from isthmus.collections.metadata import Others
 from isthmus.collections.problems import Problems
 from isthmus.errors import InputError, choices, needing
 from isthmus.records import Document, Query
@@ -85,13 +86,16 @@ class Irds(Collection):
         return {name: part for name, part in found.items() if part.has_qrels()}
 
     def _documents(self) -> Iterator[tuple[str, Document]]:
+        others = Others(f"irds:{self.identifier}", ("doc_id", "title", *_TEXTS))
         for number, record in enumerate(self._fetched(self._dataset.docs_iter), start=1):
             title = str(getattr(record, "title", "") or "")
             text = next((v for v in (getattr(record, k, None) for k in _TEXTS) if v), None)
             if text is None:  # many fields: ir_datasets knows which of them make up the text
                 text, title = record.default_text(), ""
             where = f"irds:{self.identifier} document {number:,}"
-            yield where, Document(record.doc_id, text, title)
+            known = record._asdict() if hasattr(record, "_asdict") else {}
+            yield where, Document(record.doc_id, text, title, metadata=others.of(known))
+        others.tell()
 
     def _fetched(self, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """What ir_datasets gives; an InputError where it cannot fetch or read its files."""

@@ -1,4 +1,4 @@
-"""One JSON object per line: an id, a text and, where there is one, a title."""
+"""One JSON object per line: an id, a text, perhaps a title; whatever else it has is metadata."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from isthmus.collections.fields import (
     text,
 )
 from isthmus.collections.files import fingerprint, require_file
+from isthmus.collections.metadata import Others
 from isthmus.collections.problems import Problems
 from isthmus.records import Document
 
@@ -40,6 +41,7 @@ class Jsonl(Corpus):
 
 
 def _documents(file: Path, problems: Problems) -> Iterator[tuple[str, Document]]:
+    others = Others(str(file), DOCUMENT_ID + DOCUMENT_TITLE + DOCUMENT_TEXT)
     for where, record in json_lines(file, problems):
         document_id = identifier(record, DOCUMENT_ID, where, problems)
         if document_id is None or not has_any(
@@ -49,4 +51,5 @@ def _documents(file: Path, problems: Problems) -> Iterator[tuple[str, Document]]
         title = text(record, DOCUMENT_TITLE, where, problems)
         content = text(record, DOCUMENT_TEXT, where, problems)
         if title is not None and content is not None:
-            yield where, Document(document_id, content, title)
+            yield where, Document(document_id, content, title, metadata=others.of(record))
+    others.tell()
