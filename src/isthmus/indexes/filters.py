@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from isthmus.config.sealed_json import UnreadableError, parse_json
 from isthmus.errors import InputError, choices, shown
 from isthmus.indexes.columns import (
     BOOLEAN,
@@ -40,7 +41,8 @@ _ORDERS = ("$gt", "$gte", "$lt", "$lte")
 _TESTS = ("$eq", "$ne", *_ORDERS, "$in", "$nin", "$exists", "$not")
 _JOINTS = ("$and", "$or", "$not")
 _SIGNS = {"=": "$eq"} | dict(zip(("==", "!=", ">", ">=", "<", "<="), _TESTS[:6], strict=True))
-_OPTION = re.compile(r"\s*([^=!<>]*[^=!<>\s])\s*([=!<>]+)\s*(.*\S)\s*", re.DOTALL)
+_OPTION = re.compile(r"\s*([^=!<>]*[^=!<>\s])\s*([=!<>]++)\s*(.*\S)\s*", re.DOTALL)
+_OPTIONS = re.compile(r'([^\s=!<>"]+)\s*([=!<>]++)\s*("[^"]*"|[^\s"]\S*)(?:\s+|$)')
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _EXAMPLE = '{"year": {"$gte": 2020}, "lang": "en"}'
 _CALLED = {TEXT: "a text", NUMBER: "a number", BOOLEAN: "true or false"}
@@ -278,17 +280,37 @@ def parse_options(texts: Iterable[str]) -> dict[str, Any]:
 
     Its values are `Written`: `Filter.check` makes them of the type of the field.
     """
-    parts = []
-    for text in texts:
-        found = _OPTION.fullmatch(text)
-        if found is None or found[2] not in _SIGNS:
-            raise InputError(
-                f"--filter {text!r} does not compare a field with a value",
-                "write it as 'year>=2020', 'lang=en' or 'tag!=draft'",
-                ", ".join(_SIGNS),
-            )
-        parts.append({found[1]: {_SIGNS[found[2]]: Written(found[3])}})
+    parts = [_spelt(_OPTION.fullmatch(text), text) for text in texts]
     return {"$and": parts} if parts else {}
+
+
+def parse_text(text: str) -> Filter:
+    """The filter that a text spells: one in JSON, or tests such as `year>=2020 lang=en`."""
+    text = text.strip()
+    if text.startswith("{"):
+        try:
+            return parse(parse_json(text.encode(errors="surrogatepass")))
+        except UnreadableError as error:
+            _refuse(f"{shown(text)} is not JSON: {error}", f"write {_EXAMPLE}")
+    parts, place = [], 0
+    while place < len(text):
+        found = _OPTIONS.match(text, place)
+        parts.append(_spelt(found, text[place:]))
+        place = found.end() if found else place
+    return parse({"$and": parts} if parts else {})
+
+
+def _spelt(found: re.Match[str] | None, text: str) -> dict[str, Any]:
+    """One test as `parse` takes it, of a field, a sign and a value, perhaps in quotation marks."""
+    if found is None or found[2] not in _SIGNS:
+        _refuse(
+            f"{shown(text)} does not compare a field with a value",
+            'write it as year>=2020, lang=en, tag!=draft or name="two words"',
+            ", ".join(_SIGNS),
+        )
+    value = found[3]
+    quoted = len(value) > 1 and value[0] == value[-1] == '"'
+    return {found[1]: {_SIGNS[found[2]]: Written(value[1:-1] if quoted else value)}}
 
 
 def _value(name: str, text: str, type_: str) -> Any:

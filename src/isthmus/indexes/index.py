@@ -7,6 +7,7 @@ index that was opened keeps what was there then.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -47,9 +48,15 @@ class Index:
 
     @classmethod
     def open(
-        cls, folder: Path, fields: Collection[str] | None = None, graph: bool = False
+        cls,
+        folder: Path,
+        fields: Collection[str] | None = None,
+        graph: bool = False,
+        metadata: bool = False,
     ) -> Index:
         """The index in a folder with these of its fields, all if None; `graph`: by hnsw.
+
+        With `metadata`, what filters read is opened too; else the first filter opens it.
 
         A writer may replace the manifest and remove what only the old one named while files are
         being opened; then they are opened again.
@@ -59,6 +66,8 @@ class Index:
             try:
                 index = cls(folder, read_manifest(folder), graph)
                 index._load(index.manifest.fields if fields is None else fields)
+                if metadata:
+                    _ = index.metadata
             except Exception:
                 if before == _text(folder):
                     raise
@@ -112,9 +121,14 @@ class Index:
         order = _in_order if by == "passage" else None
         return self._rankings(found, query_ids, depth, self._naming(field, by), order)
 
+    @cached_property
+    def metadata(self) -> dict[str, str]:
+        """The type of each field of the documents besides id, title and text."""
+        return types_of(segment.columns for segment in self.segments)
+
     def masks(self, filter: Filter) -> list[Mask]:  # noqa: A002 (the word that users know)
         """Of each segment, which documents a filter lets through."""
-        found = filter.check(types_of(segment.columns for segment in self.segments))
+        found = filter.check(self.metadata)
         return [found.mask(segment.columns) for segment in self.segments]
 
     def masks_of(self, ids: Collection[str]) -> list[Mask]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -188,12 +188,10 @@ class Searcher:
 
         def given(field: str, some: Sequence[Query]) -> Any:
             encoder = self.encoders.get(field)
-            if encoder is None:
-                return [query.text for query in some]
-            if len(some) < len(queries):
-                return encoder.encode_queries([query.text for query in some])
+            if encoder is None or len(some) < len(queries):
+                return self.query_vectors(field, [query.text for query in some])
             if id(encoder) not in known:
-                known[id(encoder)] = encoder.encode_queries([query.text for query in queries])
+                known[id(encoder)] = self.query_vectors(field, [query.text for query in queries])
             return known[id(encoder)][[places[query.id] for query in some]]
 
         return given
@@ -249,9 +247,7 @@ def open_searcher(
     """A searcher over an index folder or output of adapt, with the encoders recorded there.
 
     It answers by the one field to `use`, or by all, fused as the index says and as `fusion` says
-    otherwise. `model` is where the encoder is now. `encoders` holds those that are loaded already,
-    by fingerprint and backend, and takes in one that is loaded here; without it, the last two of
-    this process.
+    otherwise. `model` is where the encoder is now, and `encoders` are as in `load_encoders`.
     """
     folder = index_folder(folder)
     index = Index.open(folder, fields=(), graph=False)
@@ -262,12 +258,27 @@ def open_searcher(
     _check_weights(chosen, index)
     fields = (use,) if use is not None else _fields(index, chosen, by)
     index = Index.open(folder, fields, hnsw)
+    return Searcher(index, load_encoders(index, fields, model, encoders), fields, chosen, by)
+
+
+def load_encoders(
+    index: Index,
+    fields: Iterable[str],
+    model: str | None = None,
+    encoders: dict[str, Encoder] | None = None,
+) -> dict[str, Encoder]:
+    """The encoders of fields, by the names of these.
+
+    `encoders` holds those that are loaded already, by fingerprint and backend, and takes in one
+    that is loaded here; without it, the last two of this process.
+    """
     loaded = _recent if encoders is None else encoders
-    found = {}
-    for name in fields:
-        if (origin := index.manifest.field(name).encoder) is not None:
-            found[name] = _loaded(folder, origin, model, loaded)
-    return Searcher(index, found, fields, chosen, by)
+    origins = {name: index.manifest.field(name).encoder for name in fields}
+    return {
+        name: _loaded(index.folder, origin, model, loaded)
+        for name, origin in origins.items()
+        if origin is not None
+    }
 
 
 def encoder_key(origin: EncoderOrigin) -> str:
