@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -309,8 +308,3 @@ def check_arguments(
                 "not a text or path",
                 f"write {name}=str(…), or call {verb} once for each",
             )
-
-
-def several(given: Iterable[str | Path] | str | Path) -> list[str]:
-    """Names or paths as texts, also where one is given and not a list of one."""
-    return list(map(str, [given] if isinstance(given, str | PathLike) else given))

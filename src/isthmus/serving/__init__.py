@@ -1,1 +1,1 @@
-"""A search server: an HTTP API and a page over indexes that may change while they are served."""
+"""A search server: an HTTP API and a page over an index that may change while it is served."""

@@ -22,13 +22,22 @@ from isthmus.serving import messages
 from isthmus.serving.errors import ERRORS, RefusalError, answer_errors
 from isthmus.serving.guard import PAGES
 from isthmus.serving.retrievers import Retrievers, ServedRetriever, model_name
-from isthmus.serving.service import Service, Show
+from isthmus.serving.service import Service, fitting
 
-_LONGEST = 200_000  # characters of a document that are sent
+_LONGEST = 200_000  # characters of a document, and of its metadata, that are sent
+_FILTER = (
+    'Test of the metadata of documents: {"year": {"$gte": 2020}, "lang": "en"}, with $eq, $ne, '
+    "$gt, $gte, $lt, $lte, $in, $nin, $exists, $and, $or and $not; /api/about lists the fields."
+)
 
 Id = Annotated[messages.DocumentId, Query(description="Id of a document.")]
 Use = Annotated[
     str | None, Query(description="Name of a retriever; /api/about lists them, and the default.")
+]
+
+Tests = Annotated[
+    str | None,
+    Query(description=f"{_FILTER} As JSON, or in short: year>=2020 lang=en tag!=draft."),
 ]
 
 
@@ -72,12 +81,21 @@ def _add_searching(api: APIRouter, service: Service, asked: Any) -> None:
     limits = service.settings.limits
     deep = Annotated[int, Query(ge=1, le=limits.k, description="Number of hits.")]
     much = Annotated[
-        Show,
+        messages.Show,
         Query(
-            description="How much of a hit is sent: ids (with scores), snippets (also titles), "
-            "texts (also the text: of a long document its best passage)."
+            description="How much of a hit is sent: ids (with scores), snippets (also titles and "
+            "metadata), texts (also the text: of a long document its best passage)."
         ),
     ]
+
+    class SearchBody(messages.Body):
+        """What to search for, among which documents."""
+
+        q: asked
+        use: Use = None
+        k: deep = 10
+        filter: Annotated[dict[str, Any] | None, Query(description=_FILTER)] = None
+        show: much = "texts"
 
     @api.get("/health", response_model=messages.Health)
     async def health() -> Any:
@@ -90,21 +108,38 @@ def _add_searching(api: APIRouter, service: Service, asked: Any) -> None:
         now = service.current
         return {
             "title": now.source,
-            "documents": now.documents,
+            "documents": len(now.index),
             "retrievers": [
                 {"name": one.name, "type": one.type, "model": one.model}
                 for one in now.by_name.values()
             ],
             "default": now.default,
+            "metadata": now.index.metadata,
             "read_write": service.read_write,
             "judging": service.judgements is not None,
             "limits": limits.model_dump(),
         }
 
+    async def found(q: str, use: str | None, k: int, tests: Any, show: messages.Show) -> Any:
+        now = service.current
+        served, chosen = _chosen(now, use), now.filter(tests)
+        return JSONResponse(await service.search(served, q, k, show, chosen))
+
     @api.get("/search", response_model=messages.SearchAnswer)
-    async def search(q: asked, use: Use = None, k: deep = 10, show: much = "texts") -> Any:
+    async def search(
+        q: asked,
+        use: Use = None,
+        k: deep = 10,
+        filter: Tests = None,  # noqa: A002 (the parameter's public name)
+        show: much = "texts",
+    ) -> Any:
         """The documents that a retriever, or the default one, finds best for a query."""
-        return JSONResponse(await service.search(_chosen(service.current, use), q, k, show))
+        return await found(q, use, k, filter, show)
+
+    @api.post("/search", response_model=messages.SearchAnswer)
+    async def search_by(body: SearchBody) -> Any:
+        """The same, asked for by JSON: of a filter that is too long for an address, say."""
+        return await found(body.q, body.use, body.k, body.filter, body.show)
 
     @api.get("/document", response_model=messages.DocumentAnswer)
     async def document(id: Id) -> Any:  # noqa: A002 (the parameter's public name)
@@ -112,9 +147,9 @@ def _add_searching(api: APIRouter, service: Service, asked: Any) -> None:
         found = await service.document(service.current, id)
         if found is None:
             raise _no_document(id)
-        text = found.text[:_LONGEST]
-        answer = {"id": found.id, "title": found.title, "text": text}
-        return JSONResponse({**answer, "characters": len(found.text)})
+        answer = {"id": found.id, "title": found.title, "text": found.text[:_LONGEST]}
+        metadata = fitting(found.metadata, _LONGEST)
+        return JSONResponse({**answer, "characters": len(found.text), "metadata": metadata})
 
     @api.get("/explain", response_model=dict[str, Any])
     async def explain(q: asked, id: Id, use: Use = None) -> Any:  # noqa: A002
@@ -167,7 +202,7 @@ def _add_changing(api: APIRouter, service: Service) -> None:
         """Adds documents, or replaces those of the same ids; answered once they are on the disk."""
         if not service.read_write:
             raise _switched_off("documents", "--read-write")
-        new = [Document(one.id, one.text, one.title) for one in body.documents]
+        new = [Document(one.id, one.text, one.title, metadata=one.fields) for one in body.documents]
         for one in new:
             if not one.contents().strip():
                 raise RefusalError(

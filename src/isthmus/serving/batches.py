@@ -13,8 +13,9 @@ from time import perf_counter
 from typing import Any
 
 from isthmus.collections import Problems
+from isthmus.indexes.filters import Filter
 from isthmus.records import Query, Ranking
-from isthmus.retrieval.hybrid import Retriever
+from isthmus.retrieval.searcher import Retriever
 from isthmus.serving.timing import measured
 
 Show = Callable[[Ranking], Any]
@@ -35,12 +36,13 @@ class _Job:
     query: str
     k: int
     show: Show
+    filter: Filter | None
     answer: asyncio.Future[Found]
     begun: float = field(default_factory=perf_counter)
 
 
 class Batches:
-    """Searches in one thread; those of one retriever and as many hits are answered together."""
+    """Searches in one thread; those that differ in the query alone are answered together."""
 
     def __init__(self, name: str, together: int) -> None:
         self._together = together
@@ -48,9 +50,16 @@ class Batches:
         self._pool = ThreadPoolExecutor(1, name)
         self._running: asyncio.Task[None] | None = None
 
-    async def search(self, retriever: Retriever, query: str, k: int, show: Show) -> Found:
+    async def search(
+        self,
+        retriever: Retriever,
+        query: str,
+        k: int,
+        show: Show,
+        filter: Filter | None = None,  # noqa: A002 (the word that users know)
+    ) -> Found:
         """What is shown of the answer to one query."""
-        job = _Job(retriever, query, k, show, asyncio.get_running_loop().create_future())
+        job = _Job(retriever, query, k, show, filter, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
@@ -64,9 +73,9 @@ class Batches:
         loop = asyncio.get_running_loop()
         while self._jobs:
             batch, self._jobs = self._jobs[: self._together], self._jobs[self._together :]
-            groups: dict[tuple[int, int], list[_Job]] = {}
+            groups: dict[tuple[int, int, Filter | None], list[_Job]] = {}
             for job in batch:
-                groups.setdefault((id(job.retriever), job.k), []).append(job)
+                groups.setdefault((id(job.retriever), job.k, job.filter), []).append(job)
             for jobs in groups.values():
                 outcomes = await loop.run_in_executor(self._pool, _outcomes, jobs)
                 for job, outcome in zip(jobs, outcomes, strict=True):
@@ -83,7 +92,8 @@ def _outcomes(jobs: Sequence[_Job]) -> list[Found | Exception]:
     try:
         with measured() as seconds:
             queries = [Query(str(number), job.query) for number, job in enumerate(jobs)]
-            rankings = jobs[0].retriever.search(queries, jobs[0].k, Problems("skip"))
+            first = jobs[0]
+            rankings = first.retriever.search(queries, first.k, Problems("skip"), first.filter)
         found: list[Found | Exception] = []
         for job, ranking in zip(jobs, rankings, strict=True):
             before = perf_counter()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import xxhash
 
@@ -19,7 +20,7 @@ from isthmus.collections.files import find_file
 from isthmus.collections.trec import read_judgements
 from isthmus.config.output import only_writer, whole_file, writing
 from isthmus.errors import InputError
-from isthmus.indexes.segments.commit import settle_names
+from isthmus.indexes.manifest import settle_names
 from isthmus.progress import track
 from isthmus.records import Document
 
@@ -144,7 +145,9 @@ class JudgementFolder:
 
 
 def _line(one: Document) -> str:
-    record = {"_id": one.id, "title": one.title, "text": one.text}
+    record: dict[str, Any] = {"_id": one.id, "title": one.title, "text": one.text}
+    if one.metadata:
+        record["metadata"] = dict(one.metadata)
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 

@@ -1,23 +1,23 @@
-"""The retrievers that a server has by name: every index, hybrids of them, and one re-ranked."""
+"""The retrievers that a server has by name: every field, all of them fused, and one re-ranked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from isthmus.config.cache import cache_folder
 from isthmus.config.models import full_name
-from isthmus.errors import MismatchError
-from isthmus.indexes.manifest import HYBRID, MANIFEST, stated_manifest
+from isthmus.errors import InputError
+from isthmus.indexes.documents import blocks
+from isthmus.indexes.filters import Filter, parse, parse_text
+from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import MANIFEST, index_folder
 from isthmus.progress import waiting
 from isthmus.records import Document
-from isthmus.retrieval.hybrid import HybridSearcher, Retriever
-from isthmus.retrieval.hybrid_folder import index_folder, is_hybrid, open_hybrid, read_hybrid
-from isthmus.retrieval.reranker import check_texts
-from isthmus.retrieval.searcher import Searcher, open_searcher
+from isthmus.retrieval.searcher import Retriever, load_encoders
+from isthmus.serving.errors import RefusalError
 from isthmus.serving.settings import ServeSettings
 from isthmus.serving.timing import QueryVectors, TimedReranker, TimedSearcher
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from isthmus.retrieval.searcher import Encoder
 
 Type = Literal["bm25", "dense", "sparse", "hybrid", "reranked"]
-_TYPES: dict[str, Type] = {"inverted": "sparse"}  # of indexes, where the word differs
 _INSIDE = ("final", "best", "model")  # model folders of runs: the run's name identifies them
-Stamp = tuple[tuple[int, int, int] | None, ...]
-"""What tells one state of index folders from the next."""
+_BLOCK = 1024  # documents
+Stamp = tuple[int, int, int] | None
+"""What tells one state of an index folder from the next."""
 
 
 @dataclass(frozen=True)
@@ -46,41 +46,36 @@ class Retrievers:
     """All that is open at one moment; requests that began with it end with it."""
 
     def __init__(
-        self,
-        place: Path,
-        served: Sequence[ServedRetriever],
-        default: ServedRetriever,
-        stamp: Stamp,
+        self, index: Index, served: Sequence[ServedRetriever], default: str, stamp: Stamp
     ) -> None:
-        """The default one answers requests that name none; `place` is the first index."""
-        self._place = place
+        """The default one answers requests that name none."""
+        self.index = index
         self.by_name = {one.name: one for one in served}
-        self.default = default.name
+        self.default = default
         self.stamp = stamp
-        singles = [one.retriever for one in served if isinstance(one.retriever, Searcher)]
-        self._texts = next((one for one in singles if one.keeps_texts), singles[0])
-        self.documents = len(singles[0].index)
-        self.keeps_texts = self._texts.keeps_texts
 
     @property
     def source(self) -> str:
         """The name of the documents that were indexed, without where they are."""
-        spec = self._texts.index.manifest.corpus.spec
+        spec = self.index.manifest.corpus.spec
         if Path(spec).is_relative_to(cache_folder()):  # of documents that a program held
-            return self._place.stem
+            return self.index.folder.stem
         return spec if ":" in spec else Path(spec).stem
-
-    def document(self, document_id: str) -> Document | None:
-        """The whole document of this id, from an index that keeps texts where there is one."""
-        return self._texts.whole(document_id)
 
     def every(self) -> Iterator[Document]:
         """Every document, whole."""
-        store = self._texts.index.store
-        for row in range(len(store)):
-            found = self._texts.whole(store.id(row))
-            assert found is not None
-            yield found
+        for ids in blocks(self.index.ids(), _BLOCK):
+            yield from self.index.documents(ids)
+
+    def filter(self, given: str | Mapping[str, Any] | None) -> Filter | None:
+        """The filter that a request spells; refused unless it fits the documents."""
+        if not given:
+            return None
+        try:
+            found = parse_text(given) if isinstance(given, str) else parse(given)
+            return found.check(self.index.metadata)
+        except InputError as error:  # of the request: nothing of it is a place on this machine
+            raise RefusalError(422, error.what, error.fix, error.expected) from None
 
 
 def model_name(model: str) -> str:
@@ -93,70 +88,66 @@ def model_name(model: str) -> str:
 
 
 class Opening:
-    """Opens the folders of a server again and again; encoders are loaded once."""
+    """Opens the folder of a server again and again; encoders are loaded once."""
 
-    def __init__(self, folders: Sequence[str | Path], settings: ServeSettings) -> None:
+    def __init__(self, folder: str | Path, settings: ServeSettings) -> None:
         # Absolute, so that paths in errors are absolute too: refusals removes those from answers.
-        self.folders = [index_folder(folder).absolute() for folder in folders]
+        self.folder = index_folder(folder).absolute()
         self._settings = settings
         self._encoders: dict[str, Encoder] = {}
-        self._vectors: dict[str, QueryVectors] = {}  # by fingerprints of encoders
+        self._vectors: dict[int, QueryVectors] = {}  # by encoder
         self._scorer: Scorer | None = None
 
     def stamp(self) -> Stamp:
-        """What the folders hold now, without reading it."""
-        return tuple(_stamp(one / name) for one in self.folders for name in (MANIFEST, HYBRID))
+        """What the folder holds now, without reading it."""
+        try:
+            found = (self.folder / MANIFEST).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def open(self) -> Retrievers:
-        """Everything as it is now; indexes of other documents than the first one's are refused."""
+        """Everything as it is now, with all that searches, filters and explanations will read."""
         stamp = self.stamp()  # before: what changes meanwhile is seen by the next check
-        members = [_members(folder) for folder in self.folders]  # before any weights are loaded
-        singles: dict[str, Searcher] = {}
-        hybrids: dict[str, HybridSearcher] = {}
-        hnsw, model = self._settings.hnsw, self._settings.model
-        model = None if model is None else full_name(model)  # as for folders
-        first: tuple[Path, Searcher] | None = None
-        for folder, kinds in zip(self.folders, members, strict=True):
-            if is_hybrid(folder):
-                hybrid = open_hybrid(folder, hnsw, encoders=self._encoders, model=model)
-                opened = [self._timed(cast(Searcher, one)) for one in hybrid.searchers]
-                hybrids[_free("hybrid", singles, hybrids)] = type(hybrid)(
-                    opened, hybrid.fusion, hybrid.weights, hybrid.candidates
-                )
-            else:
-                graph = hnsw and "dense" in kinds.values()
-                one = open_searcher(folder, model, graph, encoders=self._encoders)
-                opened = [self._timed(one)]
-            first = first or (folder, opened[0])
-            _check_same(*first, folder, opened[0])
-            for name, searcher in zip(kinds, opened, strict=True):
-                singles[_free(name, singles, hybrids)] = searcher
-        self._forget_all_but(singles.values())
-        served = [_single(name, one) for name, one in singles.items()]
-        served += [ServedRetriever(name, "hybrid", None, one) for name, one in hybrids.items()]
-        default = served[-1] if hybrids else served[0]
-        if self._settings.rerank is not None:
-            default = self._reranked(_free("reranked", singles, hybrids), default.retriever)
+        model = self._settings.model
+        index = Index.open(self.folder, graph=self._settings.hnsw, metadata=True)
+        fields = index.manifest.fields
+        named = None if model is None else full_name(model)
+        encoders = load_encoders(index, fields, named, self._encoders)
+        vectors = self._remembered(encoders)
+        served = [
+            ServedRetriever(
+                name,
+                field.type,
+                model_name(encoders[name].name) if name in encoders else None,
+                TimedSearcher(index, encoders, vectors, (name,)),
+            )
+            for name, field in fields.items()
+        ]
+        fused = TimedSearcher(index, encoders, vectors)
+        default = next(one for one in served if one.name == fused.fields[0])
+        if len(fused.fields) > 1:
+            default = ServedRetriever(_free("hybrid", fields), "hybrid", None, fused)
             served.append(default)
-        return Retrievers(self.folders[0], served, default, stamp)
+        if self._settings.rerank is not None:
+            default = self._reranked(_free("reranked", fields), default.retriever)
+            served.append(default)
+        return Retrievers(index, served, default.name, stamp)
 
-    def _timed(self, searcher: Searcher) -> TimedSearcher:
-        encoder, vectors = searcher.encoder, None
-        if encoder is not None:
-            new = QueryVectors(encoder.encode_queries, self._settings.remembered)
-            vectors = self._vectors.setdefault(encoder.fingerprint, new)
-        return TimedSearcher(searcher, vectors)
-
-    def _forget_all_but(self, searchers: Iterable[Searcher]) -> None:
-        """Lets go of encoders that indexes of before had."""
-        used = {one.index.manifest.encoder_fingerprint for one in searchers}
-        self._vectors = {key: one for key, one in self._vectors.items() if key in used}
-        self._encoders = {k: one for k, one in self._encoders.items() if one.fingerprint in used}
+    def _remembered(self, encoders: Mapping[str, Encoder]) -> dict[str, QueryVectors]:
+        """What keeps the vectors of queries, by field; encoders of before are let go."""
+        used = {id(one): one for one in encoders.values()}
+        self._encoders = {key: one for key, one in self._encoders.items() if id(one) in used}
+        most = self._settings.remembered
+        self._vectors = {
+            key: self._vectors.get(key) or QueryVectors(one.encode_queries, most)
+            for key, one in used.items()
+        }
+        return {name: self._vectors[id(one)] for name, one in encoders.items()}
 
     def _reranked(self, name: str, retriever: Retriever) -> ServedRetriever:
         chosen = self._settings.rerank
         assert chosen is not None
-        check_texts(retriever)
         if self._scorer is None:
             with waiting(f"loading the re-ranker {chosen.model}"):
                 from isthmus.encoders import load_reranker
@@ -166,39 +157,6 @@ class Opening:
         return ServedRetriever(name, "reranked", model_name(chosen.model), served)
 
 
-def _single(name: str, searcher: Searcher) -> ServedRetriever:
-    kind = searcher.index.manifest.kind
-    model = None if searcher.encoder is None else model_name(searcher.encoder.name)
-    return ServedRetriever(name, _TYPES.get(kind, cast(Type, kind)), model, searcher)
-
-
-def _members(folder: Path) -> dict[str, str]:
-    """The types of the indexes in a folder, by their names."""
-    if not is_hybrid(folder):
-        return {folder.resolve().name: stated_manifest(folder).kind}
-    places = read_hybrid(folder).folders(folder)
-    return {place.name: stated_manifest(place).kind for place in places}
-
-
-def _check_same(place: Path, first: Searcher, other_place: Path, other: Searcher) -> None:
-    if not first.has_same_documents(other):
-        specs = [one.index.manifest.corpus.spec for one in (first, other)]
-        raise MismatchError(
-            f"the indexes hold different documents: {str(place)!r} has {len(first.index):,} of "
-            f"{specs[0]!r}, {str(other_place)!r} has {len(other.index):,} of {specs[1]!r}",
-            "serve each by itself, on a port of its own, or index the same documents for both",
-        )
-
-
-def _stamp(file: Path) -> tuple[int, int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _free(name: str, *taken: Mapping[str, object]) -> str:
-    """The name, or one like it that is not taken."""
-    others = (f"{name}-{number}" for number in count(2))
-    return next(one for one in chain([name], others) if not any(one in some for some in taken))
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    """The name, or one like it that no field has."""
+    return name if name not in taken else _free(f"{name}-2", taken)

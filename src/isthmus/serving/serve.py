@@ -1,4 +1,4 @@
-"""The command `isthmus serve`: indexes as an HTTP API and a page."""
+"""The command `isthmus serve`: an index as an HTTP API and a page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterable
 from contextlib import suppress
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from isthmus import progress
 from isthmus.config import Overrides
-from isthmus.config.settings import check_arguments, several
+from isthmus.config.settings import check_arguments
 from isthmus.errors import MissingPackageError, OutputError, SettingsError
 from isthmus.serving.settings import ServeSettings
 
@@ -28,7 +27,7 @@ _SHORTEST = 16  # characters of a token
 
 
 def serve(
-    indexes: Iterable[str | Path] | str | Path,
+    index: str | Path,
     *,
     rerank: str | None = None,
     host: str = "127.0.0.1",
@@ -38,10 +37,10 @@ def serve(
     judgements: str | Path | None = None,
     settings: ServeSettings | Overrides = None,
 ) -> None:
-    """Serves indexes of the same documents until it is stopped; requests under way are finished.
+    """Serves an index until it is stopped; requests under way are finished.
 
-    Every index is a retriever, and so are the hybrids among them and, with `rerank`, the default
-    one re-ranked. Elsewhere than on loopback requests need a token, which is made and printed where
+    Every field is a retriever, and so are all of them fused and, with `rerank`, that re-ranked.
+    Elsewhere than on loopback requests need a token, which is made and printed where
     none is given, here or in the variable ISTHMUS_TOKEN.
     """
     chosen = ServeSettings.given(settings, {"rerank.model": rerank})
@@ -49,7 +48,7 @@ def serve(
     if token is None and not is_local(host):
         token = secrets.token_urlsafe(24)
     with _listening(host, port) as listener:  # before anything is loaded
-        service = _opened(indexes, token, read_write, judgements, chosen)
+        service = _opened(index, token, read_write, judgements, chosen)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         welcome = _welcome(service, address, "" if token is None else f"#token={token}")
@@ -57,7 +56,7 @@ def serve(
 
 
 def open_app(
-    indexes: Iterable[str | Path] | str | Path,
+    index: str | Path,
     *,
     token: str | None = None,
     local: bool = True,
@@ -70,7 +69,7 @@ def open_app(
     A `local` one answers only requests for names of this machine, and for those of `hosts`.
     """
     chosen = ServeSettings.given(settings)
-    return _guarded(_opened(indexes, token, read_write, judgements, chosen), token, local)
+    return _guarded(_opened(index, token, read_write, judgements, chosen), token, local)
 
 
 def is_local(host: str) -> bool:
@@ -81,16 +80,13 @@ def is_local(host: str) -> bool:
 
 
 def _opened(
-    indexes: Iterable[str | Path] | str | Path,
+    index: str | Path,
     token: str | None,
     read_write: bool,
     judgements: str | Path | None,
     settings: ServeSettings,
 ) -> Service:
-    folders = several(indexes)
-    check_arguments("serve", {f"indexes[{n}]": folder for n, folder in enumerate(folders)})
-    if not folders:
-        raise SettingsError("there is no index to serve", "name one: isthmus serve INDEX")
+    check_arguments("serve", {"index": index})
     if token is not None and (len(token) < _SHORTEST or not token.isascii()):
         raise SettingsError(
             f"--token: a token of {len(token)} characters is soon guessed, or cannot be sent",
@@ -101,7 +97,7 @@ def _opened(
             raise MissingPackageError(package, extra="serve", needed_for="isthmus serve")
     from isthmus.serving.service import Service
 
-    return Service(folders, settings, read_write, judgements)
+    return Service(index, settings, read_write, judgements)
 
 
 def _guarded(service: Service, token: str | None, local: bool) -> ASGIApp:
@@ -120,10 +116,10 @@ def _welcome(service: Service, address: str, fragment: str) -> str:
     names = ", ".join(f"{one}{' (default)' * (one == now.default)}" for one in now.by_name)
     page, api = f"{address}{fragment}", f"{address}docs{fragment}"
     if progress.as_json:
-        about = {"source": now.source, "documents": now.documents, "retrievers": [*now.by_name]}
+        about = {"source": now.source, "documents": len(now.index), "retrievers": [*now.by_name]}
         return json.dumps({"command": "serve", **about, "page": page, "api": api})
     return (
-        f"serving {now.documents:,} documents of {now.source}\n"
+        f"serving {len(now.index):,} documents of {now.source}\n"
         f"  retrievers  {names}\n"
         f"  page        {page}\n"
         f"  API         {api}\n"

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from isthmus.errors import IsthmusError, SettingsError
-from isthmus.indexes.segments.writer import Update
+from isthmus.errors import IsthmusError
+from isthmus.indexes.filters import Filter
+from isthmus.indexes.writer import Update
 from isthmus.progress import notice
 from isthmus.records import Document, Passage, Ranking
-from isthmus.retrieval.hybrid import Retriever
+from isthmus.retrieval.change import Writer, open_writer
 from isthmus.retrieval.many_queries import can_be_read
+from isthmus.retrieval.searcher import Retriever
 from isthmus.retrieval.snippets import marked, snippets
-from isthmus.retrieval.verbs.update import HybridWriter, Writer, open_writer
 from isthmus.serving.batches import Batches
 from isthmus.serving.errors import RefusalError
 from isthmus.serving.judgements import JudgementFolder
+from isthmus.serving.messages import Show
 from isthmus.serving.retrievers import Opening, Retrievers, ServedRetriever, Stamp
 from isthmus.serving.settings import ServeSettings
 from isthmus.serving.timing import Measurements
 
 T = TypeVar("T")
-Show = Literal["ids", "snippets", "texts"]
-"""How much of a hit is sent: its id and score, also title and snippet, also the text."""
 _SEARCHED = 100_000  # characters of a document that are searched for a snippet
 _LONGEST = 20_000  # characters of a hit's text that are sent
-_NO_TEXT: dict[str, Any] = {"title": "", "snippet": [], "heading": None, "place": None, "text": ""}
+_METADATA = 4_000  # characters of a hit's metadata that are sent
+_NO_TEXT: dict[str, Any] = {
+    "title": "",
+    "snippet": [],
+    "heading": None,
+    "place": None,
+    "text": "",
+    "metadata": {},
+}
 
 
 class Service:
@@ -43,35 +52,29 @@ class Service:
 
     def __init__(
         self,
-        folders: Sequence[str | Path],
+        index: str | Path,
         settings: ServeSettings,
         read_write: bool = False,
         judgements: str | Path | None = None,
     ) -> None:
         """Opens all that is served; `watch` looks for newer indexes."""
-        if read_write and len(folders) > 1:
-            raise SettingsError(
-                f"--read-write: {len(folders)} indexes cannot be changed together",
-                "serve one, or build one that holds both: isthmus index DOCUMENTS -m bm25 -m MODEL",
-            )
         self.settings = settings
         self.read_write = read_write
         self.measurements = Measurements()
-        self._opening = Opening(folders, settings)
+        self._opening = Opening(index, settings)
         self.current = self._opening.open()
-        self.measurements.documents.set(self.current.documents)
-        self._failed: Stamp | None = None  # what could not be opened
-        self._writer: Writer | HybridWriter | None = None
+        self.measurements.documents.set(len(self.current.index))
+        self._failed: Stamp = None  # what could not be opened
+        self._writer: Writer | None = None
         self.judgements: JudgementFolder | None = None
         with ExitStack() as resources:
             if judgements is not None:
                 self.judgements = JudgementFolder(Path(judgements).absolute())
                 resources.callback(self.judgements.close)
-                if self.current.keeps_texts:
-                    self.judgements.add_corpus(self.current.every(), self.current.documents)
+                self.judgements.add_corpus(self.current.every(), len(self.current.index))
             resources.callback(self._give_up_writing)
             if read_write:
-                self._writer = open_writer(self._opening.folders[0], settings.model)
+                self._writer = open_writer(self._opening.folder, settings.model)
             self._searching, self._reranking = (
                 Batches(name, settings.batch)
                 for name in ("searching", "re-ranking")  # which takes long: others do not wait
@@ -94,13 +97,18 @@ class Service:
         self._resources.close()
 
     async def search(
-        self, served: ServedRetriever, query: str, k: int, show: Show = "texts"
+        self,
+        served: ServedRetriever,
+        query: str,
+        k: int,
+        show: Show = "texts",
+        filter: Filter | None = None,  # noqa: A002 (the word that users know)
     ) -> dict[str, Any]:
         """The hits of a query as JSON has them, and the milliseconds of every stage."""
         begun = perf_counter()
         batches = self._reranking if served.type == "reranked" else self._searching
-        shown = partial(_shown, served.retriever, query, show)
-        found = await batches.search(served.retriever, query, k, shown)
+        shown = partial(_shown, served.retriever, query, show, filter is not None)
+        found = await batches.search(served.retriever, query, k, shown, filter)
         seconds = {**found.seconds, "total": perf_counter() - begun}
         for stage, value in seconds.items():
             self.measurements.stages.labels(served.name, stage).observe(value)
@@ -114,15 +122,15 @@ class Service:
 
     async def document(self, now: Retrievers, document_id: str) -> Document | None:
         """A whole document, which does not wait for what takes long."""
-        return await _within(self._quick, lambda: now.document(document_id))
+        return await _within(self._quick, lambda: now.index.document(document_id))
 
     async def add(self, documents: Sequence[Document]) -> Update:
         """What adding documents changed, for good; those of the same ids are replaced."""
-        return await _within(self._slow, lambda: self._change(lambda w: w.add(documents)))
+        return await self._changed(lambda writer: writer.add(documents))
 
     async def delete(self, ids: Sequence[str]) -> Update:
         """What deleting documents changed, for good."""
-        return await _within(self._slow, lambda: self._change(lambda w: w.delete(ids)))
+        return await self._changed(lambda writer: writer.delete(ids))
 
     async def judge(
         self, query: str, document_id: str, grade: int | None, document: Document | None
@@ -135,31 +143,50 @@ class Service:
         assert judgements is not None
 
         def judge() -> dict[str, int]:
-            if document is not None and self.read_write and self.current.keeps_texts:
+            if document is not None and self.read_write:
                 judgements.keep(document)
             return judgements.judge(query, document_id, grade)
 
         return await _within(self._quick, judge)
 
-    def _change(self, work: Callable[[Writer | HybridWriter], None]) -> Update:
-        """Commits a change and opens the indexes with it; one that fails leaves nothing behind."""
-        try:
-            writer = self._held_writer()
+    async def _changed(self, work: Callable[[Writer], None]) -> Update:
+        """What a change came to; afterwards segments are merged, where there are many."""
+        update = await _within(self._slow, lambda: self._change(work))
+        self._slow.submit(self._merge)
+        return update
+
+    def _change(self, work: Callable[[Writer], None]) -> Update:
+        """Commits a change, and opens the index with it."""
+        with self._writing() as writer:
             work(writer)
             update = writer.commit()
-        except BaseException:
-            self._give_up_writing(wait=False)
-            raise
         self.refresh()
         return update
 
-    def _held_writer(self) -> Writer | HybridWriter:
+    def _merge(self) -> None:
+        try:
+            with self._writing() as writer:
+                writer.merge()
+        except Exception as error:  # the index is what it was; the next change tries again
+            notice(f"segments were not merged: {getattr(error, 'what', error)}")
+        self.refresh()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Writer]:
+        """The writer; work that fails leaves nothing behind."""
+        try:
+            yield self._held_writer()
+        except BaseException:
+            self._give_up_writing()
+            raise
+
+    def _held_writer(self) -> Writer:
         """The writer of the index that is there now, which may have replaced another."""
         if self._writer is not None and not self._writer.is_held:
-            self._give_up_writing(wait=False)
+            self._give_up_writing()
         if self._writer is None:
             try:
-                self._writer = open_writer(self._opening.folders[0], self.settings.model)
+                self._writer = open_writer(self._opening.folder, self.settings.model)
             except (IsthmusError, OSError) as error:
                 notice(f"the index cannot be changed: {getattr(error, 'what', error)}")
                 raise RefusalError(
@@ -169,27 +196,27 @@ class Service:
                 ) from None
         return self._writer
 
-    def _give_up_writing(self, wait: bool = True) -> None:
+    def _give_up_writing(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            writer.close(wait)
+            writer.close()
 
     def refresh(self) -> Retrievers:
         """What is open, which is what is on the disk, as far as that can be opened.
 
         Requests under way keep what they began with.
         """
-        stamp: Stamp | None = None
+        stamp: Stamp = None
         try:
             stamp = self._opening.stamp()
             if stamp in (self.current.stamp, self._failed):
                 return self.current
             self.current, self._failed = self._opening.open(), None
             self.measurements.openings.labels("opened").inc()
-            self.measurements.documents.set(self.current.documents)
+            self.measurements.documents.set(len(self.current.index))
         except Exception as error:  # whatever it is, what is open goes on being served
             what = getattr(error, "what", str(error))
-            notice(f"the indexes changed, and those of before are served: {what}")
+            notice(f"the index changed, and that of before is served: {what}")
             self.measurements.openings.labels("failed").inc()
             self._failed = stamp
         return self.current
@@ -199,11 +226,28 @@ async def _within(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(pool, work)
 
 
-def _shown(retriever: Retriever, query: str, show: Show, ranking: Ranking) -> dict[str, Any]:
+def fitting(metadata: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """What of metadata can be sent, and fits into so many characters."""
+    found = {}
+    for name, value in metadata.items():
+        with suppress(ValueError, RecursionError):  # of an index that was made to do harm
+            text = json.dumps({name: value}, ensure_ascii=False, allow_nan=False)
+            most -= len(text.encode())
+            if most >= 0:
+                found[name] = value
+    return found
+
+
+def _shown(
+    retriever: Retriever, query: str, show: Show, filtered: bool, ranking: Ranking
+) -> dict[str, Any]:
     """Hits with as much of their texts as is wanted, and a note where there are none."""
     if not len(ranking):
-        readable = can_be_read(retriever, query)
-        note = "no document holds a term of the query" if readable else "no words to search for"
+        note = "no document holds a term of the query"
+        if not can_be_read(retriever, query):
+            note = "no words to search for"
+        elif filtered:
+            note = "no document that the filter lets through was found"
         return {"hits": [], "note": note}
     hits: list[dict[str, Any]] = [
         {"id": i, "rank": rank, "score": score, **_NO_TEXT}
@@ -215,6 +259,7 @@ def _shown(retriever: Retriever, query: str, show: Show, ranking: Ranking) -> di
         for hit, document, snippet in zip(hits, documents, found, strict=True):
             parts = [{"text": part, "match": match} for part, match in marked(snippet, query)]
             hit |= {"title": document.title, "snippet": parts}
+            hit["metadata"] = fitting(document.metadata, _METADATA)
             if show == "texts":
                 hit["text"] = document.text[:_LONGEST]
             if isinstance(document, Passage):

@@ -1,4 +1,4 @@
-"""How indexes are served, and what a request may ask for."""
+"""How an index is served, and what a request may ask for."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ class ServeSettings(Settings):
     verb = "serve"
 
     model: str | None = Field(
-        None,
-        description="Path of the encoder, if it is not where the index was built, or to allow an "
-        "encoder that this machine has not used before",
+        None, description="The encoder, if it moved or is not on this disk yet"
     )
     hnsw: bool = Field(
-        False, description="Search dense indexes by their graph, which may miss documents"
+        False, description="Search dense vectors by their graph, which may miss documents"
     )
     rerank: RerankSettings | None = Field(
         None, description="Cross-encoder that scores the best hits again"

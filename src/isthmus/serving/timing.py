@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -14,9 +14,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import generate_latest
 from scipy.sparse import issparse, vstack
 
+from isthmus.indexes.index import Index
 from isthmus.records import Document
 from isthmus.retrieval.reranker import RerankingSearcher
-from isthmus.retrieval.searcher import Searcher
+from isthmus.retrieval.searcher import Encoder, Searcher
 
 _spent = threading.local()
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -66,16 +67,23 @@ class QueryVectors:
 class TimedSearcher(Searcher):
     """A searcher whose encoding is measured, and that keeps the vectors of queries."""
 
-    def __init__(self, searcher: Searcher, vectors: QueryVectors | None) -> None:
-        super().__init__(searcher.encoder, searcher.index)
+    def __init__(
+        self,
+        index: Index,
+        encoders: Mapping[str, Encoder],
+        vectors: Mapping[str, QueryVectors],
+        use: Sequence[str] = (),
+    ) -> None:
+        """The vectors are by field, as encoders are."""
+        super().__init__(index, encoders, use)
         self._vectors = vectors
 
-    def query_vectors(self, texts: Sequence[str]) -> Any:
-        """The queries as the index takes them: texts for BM25, vectors otherwise."""
-        if self._vectors is None:
-            return texts
+    def query_vectors(self, field: str, texts: Sequence[str]) -> Any:
+        """The queries as a field takes them: texts for BM25, vectors otherwise."""
+        if field not in self._vectors:
+            return super().query_vectors(field, texts)
         with _stage("encode"):
-            return self._vectors.of(texts)
+            return self._vectors[field].of(texts)
 
 
 class TimedReranker(RerankingSearcher):
