@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import isthmus
-from isthmus.retrieval.verbs.update import merge
+from isthmus.retrieval.change import open_writer
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Commands
@@ -115,7 +115,8 @@ def test_commits_of_others_are_taken_up_and_no_request_is_lost(
         more.write_text(f"{record}\n", encoding="utf-8")
         isthmus.open_index(index).add(more)
         if number == 4:
-            merge(index)
+            with open_writer(index) as writer:
+                writer.merge(everything=True)
         for _ in range(500):  # every one of which must be answered
             hits = server.ask(f"/api/search?q=word{number}+water&k=20")["hits"]
             if hits[0]["id"] == f"n{number}":

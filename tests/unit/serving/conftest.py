@@ -24,13 +24,22 @@ TEXTS = {
     "tokyo": ("東京", "東京の天気は良いです"),
     "turned": ("Right to left", "\u202egnirts desrever\u202c and a river"),
 }
+METADATA: dict[str, dict[str, Any]] = {
+    "river": {"year": 2019, "lang": "en", "tags": ["water", "boats"]},
+    "money": {"year": 2024, "lang": "en"},
+    "snow": {"year": 2021, "lang": "en", "tags": ["water"], "draft": True},
+    "tokyo": {"year": 2022, "lang": "ja", "place": "/east of here"},
+}
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus, an encoder, and the index folder `both`, of BM25 and the encoder."""
+    """A corpus, an encoder, and the index folder `both`, of BM25 and the encoder, with metadata."""
     place = tmp_path_factory.mktemp("served")
-    records = [{"_id": i, "title": title, "text": text} for i, (title, text) in TEXTS.items()]
+    records = [
+        {"_id": i, "title": title, "text": text, **METADATA.get(i, {})}
+        for i, (title, text) in TEXTS.items()
+    ]
     lines = "".join(json.dumps(record) + "\n" for record in records)
     (place / "corpus.jsonl").write_text(lines, encoding="utf-8")
     texts = [text for _, text in TEXTS.values()] * 9
@@ -52,7 +61,7 @@ def open_client() -> Iterator[Callable[..., TestClient]]:
     """Opens a server and gives its client; all are closed when the test ends."""
     with ExitStack() as clients:
 
-        def opened(index: Path | list[Path], **options: Any) -> TestClient:
+        def opened(index: Path, **options: Any) -> TestClient:
             app = open_app(index, **options)
             return clients.enter_context(TestClient(app, base_url="http://localhost"))
 

@@ -12,14 +12,12 @@ from threading import Event
 import pytest
 from starlette.testclient import TestClient
 from tests.factories import write_corpus
-from tests.unit.serving.conftest import TEXTS
+from tests.unit.serving.conftest import METADATA, TEXTS
 from transformers import BertConfig, BertForSequenceClassification
 
 import isthmus
-from isthmus.errors import InputError, MismatchError
-from isthmus.retrieval.hybrid_folder import read_hybrid
+from isthmus.errors import InputError
 from isthmus.serving.app import page_address, page_files
-from isthmus.serving.serve import open_app
 from isthmus.serving.service import Service
 from isthmus.serving.settings import ServeSettings
 from isthmus.text.tokenizer import Tokenizer
@@ -41,9 +39,11 @@ def test_every_retriever_answers_as_search_does(client: TestClient, folders: Pat
     assert [one["type"] for one in about["retrievers"]] == ["bm25", "dense", "hybrid"]
     assert about["default"] == "hybrid"
     assert about["documents"] == 6
-    places = read_hybrid(folders / "both").folders(folders / "both")
-    for name, index in (("bm25", places[0]), ("encoder", places[1]), ("hybrid", folders / "both")):
-        expected = isthmus.open_index(index).search("the river bank", k=4)
+    assert about["metadata"] == {
+        "year": "number", "lang": "text", "tags": "text", "draft": "boolean", "place": "text",
+    }  # fmt: skip
+    for name, use in (("bm25", "bm25"), ("dense", "dense"), ("hybrid", None)):
+        expected = isthmus.open_index(folders / "both").search("the river bank", k=4, use=use)
         found = client.get(
             "/api/search", params={"q": "the river bank", "use": name, "k": 4}
         ).json()
@@ -57,10 +57,13 @@ def test_every_retriever_answers_as_search_does(client: TestClient, folders: Pat
     assert [(hit["id"], hit["score"]) for hit in bare] == [
         (hit["id"], hit["score"]) for hit in found["hits"]
     ]
-    assert not any(hit["title"] or hit["snippet"] or hit["text"] for hit in bare)
+    empty = ("title", "snippet", "text", "metadata")
+    assert not any(hit[name] for hit in bare for name in empty)
     some = client.get("/api/search?q=the%20river%20bank&show=snippets").json()["hits"]
     assert all(hit["snippet"] and not hit["text"] for hit in some)
     assert {hit["id"]: hit["text"] for hit in found["hits"]}["river"] == TEXTS["river"][1]
+    for hit in found["hits"]:
+        assert hit["metadata"] == METADATA.get(hit["id"], {})
 
 
 def test_snippets_mark_words_of_the_query_and_stages_their_time(client: TestClient) -> None:
@@ -70,7 +73,7 @@ def test_snippets_mark_words_of_the_query_and_stages_their_time(client: TestClie
     spent = found["milliseconds"]
     assert spent.keys() == {"wait", "encode", "search", "rerank", "snippets", "total"}
     assert 0 < spent["search"] <= spent["total"]
-    assert client.get("/api/search?q=a%20river&use=encoder").json()["milliseconds"]["encode"]
+    assert client.get("/api/search?q=a%20river&use=dense").json()["milliseconds"]["encode"]
     metrics = client.get("/metrics").text
     assert 'isthmus_stage_seconds_count{retriever="bm25",stage="search"}' in metrics
     assert 'isthmus_requests_total{path="/api/search",status="200"}' in metrics
@@ -91,19 +94,22 @@ def test_documents_come_as_they_are_whole_or_in_passages(
     assert found["text"] == "A text with <b>marks</b> of HTML & entities."
     text = " ".join(f"Sentence number {n} speaks of water and stone." for n in range(120))
     corpus = write_corpus(tmp_path / "long.jsonl", {"long": text})
-    isthmus.index(str(corpus), tmp_path / "cut", settings={"passages": True})
+    isthmus.index(str(corpus), tmp_path / "cut", str(folders / "encoder"))
     cut = open_client(tmp_path / "cut")
     whole = cut.get("/api/document", params={"id": "long"}).json()
     assert whole["text"] == text
     assert whole["characters"] == len(text)
-    (hit,) = cut.get("/api/search?q=sentence%20number%2090").json()["hits"]
-    assert hit["place"].startswith("passage ")
-    assert "Sentence number 90 speaks" in hit["text"]
-    assert hit["text"] in text
+    for name in ("dense", "hybrid"):
+        (hit,) = cut.get(f"/api/search?q=sentence%20number%2090&use={name}").json()["hits"]
+        assert hit["place"].startswith("passage ")
+        assert hit["text"] in text
+        assert len(hit["text"]) < len(text) / 2
+    (hit,) = cut.get("/api/search?q=sentence%20number%2090&use=bm25").json()["hits"]
+    assert (hit["text"], hit["place"]) == (text, None), "BM25 reads documents whole"
 
 
 def test_explanations_are_those_of_the_command(client: TestClient, folders: Path) -> None:
-    for name in ("bm25", "encoder", "hybrid"):
+    for name in ("bm25", "dense", "hybrid"):
         asked = {"q": "river bank", "id": "river", "use": name}
         found = client.get("/api/explain", params=asked).json()
         use = None if name == "hybrid" else name
@@ -125,7 +131,7 @@ def test_the_hybrid_is_re_ranked_as_by_search(
     client = open_client(folders / "both", settings={"rerank": {"model": str(tmp_path)}})
     about = client.get("/api/about").json()
     types = {one["name"]: one["type"] for one in about["retrievers"]}
-    assert types == {"bm25": "bm25", "encoder": "dense", "hybrid": "hybrid", "reranked": "reranked"}
+    assert types == {"bm25": "bm25", "dense": "dense", "hybrid": "hybrid", "reranked": "reranked"}
     assert about["default"] == "reranked"
     for name, model in (("hybrid", None), ("reranked", str(tmp_path))):
         expected = isthmus.open_index(folders / "both").search("a river", rerank=model)
@@ -135,25 +141,66 @@ def test_the_hybrid_is_re_ranked_as_by_search(
     explained = client.get("/api/explain?q=a%20river&id=river").json()
     assert explained["before"]["kind"] == "hybrid"
     models = {one["name"]: one["model"] for one in about["retrievers"]}
-    assert models["encoder"] == "encoder"
+    assert models["dense"] == "encoder"
     assert models["reranked"] == tmp_path.name
     for answer in (about, found, explained):
         assert str(folders.parent) not in json.dumps(answer), "where models are on this machine"
 
 
-def test_several_indexes_are_served_under_their_names(
-    folders: Path, tmp_path: Path, open_client: Open
+FILTERS = [
+    ("year>=2020 lang=en", {"year": {"$gte": 2020}, "lang": "en"}, {"money", "snow"}),
+    ("tags=boats", {"tags": "boats"}, {"river"}),
+    ("draft=true", {"draft": True}, {"snow"}),
+    ("lang!=en", {"lang": {"$ne": "en"}}, {"script", "tokyo", "turned"}),
+    ('place="/east of here"', {"place": "/east of here"}, {"tokyo"}),
+    ("year>2000 year<2000", {"$and": [{"year": {"$gt": 2000}}, {"year": {"$lt": 2000}}]}, set()),
+]
+
+
+@pytest.mark.parametrize(("short", "full", "expected"), FILTERS)
+def test_a_filter_lets_the_same_documents_through_however_it_is_written(
+    client: TestClient, short: str, full: dict[str, object], expected: set[str]
 ) -> None:
-    apart = [folders / "both" / "000001" / name for name in ("bm25", "encoder")]
-    about = open_client(apart).get("/api/about").json()
-    assert [one["name"] for one in about["retrievers"]] == ["bm25", "encoder"]
-    assert (about["default"], about["title"]) == ("bm25", "corpus")
-    other = write_corpus(tmp_path / "other.jsonl", {"a": "another text"})
-    isthmus.index(str(other), tmp_path / "index")
-    with pytest.raises(MismatchError) as error:
-        open_app([apart[0], tmp_path / "index"])
-    for named in (apart[0], tmp_path / "index", other):
-        assert str(named) in error.value.what
+    for name in ("bm25", "dense", "hybrid"):
+        asked = {"q": "a river bank in winter", "use": name}
+        every = client.get("/api/search", params=asked).json()["hits"]
+        kept = [hit["id"] for hit in every if hit["id"] in expected]
+        for found in (
+            client.get("/api/search", params={**asked, "filter": short}),
+            client.get("/api/search", params={**asked, "filter": json.dumps(full)}),
+            client.post("/api/search", json={**asked, "filter": full}),
+        ):
+            assert {hit["id"] for hit in found.json()["hits"]} >= set(kept)
+            assert {hit["id"] for hit in found.json()["hits"]} <= expected
+            if name != "hybrid":  # whose votes depend on what else is there
+                assert [hit["id"] for hit in found.json()["hits"]] == kept
+    if not expected:
+        assert "filter" in found.json()["note"]
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "expected"),
+    [
+        ("yaer>2020", "no document has a field 'yaer'", "year"),
+        ("year>new", "'year' is a number, and 'new' is not", ""),
+        ("year>/etc/passwd", "and '/etc/passwd' is not", ""),
+        ("year", "'year' does not compare", ">="),
+        ('{"year": {"$near": 3}}', "there is no operator '$near'", "$ne"),
+        ('{"year": 2020', "is not JSON", ""),
+        ('{"year": NaN}', "is compared with nan", ""),
+        ('{"$not": ' * 20 + "{}" + "}" * 20, "nested more than 10 deep", ""),
+    ],
+)
+def test_a_filter_that_cannot_be_is_refused_not_ignored(
+    client: TestClient, given: str, what: str, expected: str
+) -> None:
+    answer = client.get("/api/search", params={"q": "river", "filter": given})
+    assert answer.status_code == 422
+    assert what in refusal(answer)
+    assert expected in answer.json()["error"].get("expected", "")
+    body = {"q": "river", "filter": {"year": {"$near": 3}}}
+    assert "'$near'" in refusal(client.post("/api/search", json=body))
+    assert "there is no fliter" in refusal(client.post("/api/search", json={**body, "fliter": 1}))
 
 
 @pytest.mark.parametrize(
@@ -187,9 +234,9 @@ def test_parameters_that_an_address_does_not_have_are_refused(client: TestClient
     addresses += [("get", "/openapi.json"), ("get", "/page/page.js")]
     assert {("get", "/api/search"), ("post", "/api/documents"), ("get", "/metrics")} < {*addresses}
     for method, path in addresses:
-        answer = client.request(method, path, params={"filter": "a"})
+        answer = client.request(method, path, params={"fliter": "a"})
         assert answer.status_code == 422, path
-        assert refusal(answer) == "there is no parameter 'filter'"
+        assert refusal(answer) == "there is no parameter 'fliter'"
     answer = client.get("/api/search?q=river&usee=bm25")
     assert answer.json()["error"]["expected"].startswith("use, ")
     assert client.get("/?q=river&r=bm25").status_code == 200, "what the page shows"
@@ -281,6 +328,9 @@ def test_no_refusal_says_where_things_lie_that_were_named_by_relative_paths(
         ("{}", "application/json", "documents is missing"),
         ('{"documents": [], "a": 1}', "application/json", "documents = []: should have at least 1"),
         ('{"documents": [{"id": 1}]}', "application/json", "documents.0.id = 1: should be a valid"),
+        ('{"documents": [{"id": "a", "x": {}}]}', "application/json", "documents.0.x = {}: should"),
+        ('{"documents": [{"id": "a", "x": [1, "a"]}]}', "application/json", "documents.0.x = [1"),
+        ('{"documents": [{"id": "a", "x": NaN}]}', "application/json", "documents.0.x = nan"),
     ],
 )
 def test_bodies_that_cannot_be_read_are_refused_in_plain_words(
@@ -303,6 +353,9 @@ HALF = '"\\ud800"'
         ("documents", '{"documents": [{"id": HALF, "text": "a river"}]}'),
         ("documents", '{"documents": [{"id": "a", "text": HALF}]}'),
         ("documents", '{"documents": [{"id": "a", "title": HALF}]}'),
+        ("documents", '{"documents": [{"id": "a", "text": "a", "x": HALF}]}'),
+        ("documents", '{"documents": [{"id": "a", "text": "a", HALF: 1}]}'),
+        ("documents", '{"documents": [{"id": "a", "text": "a", "metadata": {HALF: 1}}]}'),
     ],
 )
 def test_halves_of_characters_are_refused(client: TestClient, path: str, body: str) -> None:
@@ -316,7 +369,7 @@ def test_pages_are_there_for_head_and_no_address_leads_elsewhere(client: TestCli
 
 
 def test_a_document_is_shown_while_another_is_explained(folders: Path) -> None:
-    service = Service([folders / "both"], ServeSettings(check_seconds=0.0))
+    service = Service(folders / "both", ServeSettings(check_seconds=0.0))
 
     async def both() -> None:
         shown = Event()

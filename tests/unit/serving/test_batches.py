@@ -10,9 +10,9 @@ from threading import Event
 
 import pytest
 
+from isthmus.indexes.filters import Filter, parse
 from isthmus.records import Query, Ranking
-from isthmus.retrieval.hybrid import Retriever
-from isthmus.retrieval.hybrid_folder import open_hybrid
+from isthmus.retrieval.searcher import Retriever, open_searcher
 from isthmus.serving.batches import Batches, Found
 from isthmus.serving.timing import QueryVectors
 
@@ -27,13 +27,19 @@ class Gate:
         self.sizes: list[int] = []
         self.inner, self.refused = inner, refused
 
-    def search(self, queries: Sequence[Query], depth: int, problems: object) -> list[Ranking]:
+    def search(
+        self,
+        queries: Sequence[Query],
+        depth: int,
+        problems: object,
+        filter: Filter | None,  # noqa: A002 (the searcher's own name)
+    ) -> list[Ranking]:
         self.sizes.append(len(queries))
         self.reached.set()
         assert self.open.wait(30)
         if any(query.text == self.refused for query in queries):
             raise ValueError(self.refused)
-        return self.inner.search(queries, depth)
+        return self.inner.search(queries, depth, filter=filter)
 
 
 @pytest.fixture
@@ -48,14 +54,18 @@ def identity(ranking: Ranking) -> Ranking:
 
 
 async def asked(
-    batches: Batches, gate: Gate, texts: Sequence[str], depths: Sequence[int] = (3,)
+    batches: Batches,
+    gate: Gate,
+    texts: Sequence[str],
+    depths: Sequence[int] = (3,),
+    filters: Sequence[Filter | None] = (None,),
 ) -> list[Found | BaseException]:
     """The answers to one query, and to those that came while it was answered."""
     first = asyncio.create_task(batches.search(gate, "first", 3, identity))  # type: ignore[arg-type]
     await asyncio.to_thread(gate.reached.wait, 30)
     others = [
-        asyncio.create_task(batches.search(gate, text, depth, identity))  # type: ignore[arg-type]
-        for text, depth in zip(texts, cycle(depths), strict=False)
+        asyncio.create_task(batches.search(gate, text, depth, identity, filter_))  # type: ignore[arg-type]
+        for text, depth, filter_ in zip(texts, cycle(depths), cycle(filters), strict=False)
     ]
     await asyncio.sleep(0)
     gate.open.set()
@@ -65,7 +75,7 @@ async def asked(
 def test_what_waits_is_answered_together_as_it_would_be_alone(
     folders: Path, batches: Batches
 ) -> None:
-    hybrid = open_hybrid(folders / "both")
+    hybrid = open_searcher(folders / "both")
     gate = Gate(hybrid)
     _, *found = asyncio.run(asked(batches, gate, TEXTS))
     assert gate.sizes == [1, 4, 2]
@@ -78,7 +88,7 @@ def test_what_waits_is_answered_together_as_it_would_be_alone(
 
 
 def test_each_is_answered_to_its_own_depth(folders: Path, batches: Batches) -> None:
-    hybrid = open_hybrid(folders / "both")
+    hybrid = open_searcher(folders / "both")
     _, *found = asyncio.run(asked(batches, Gate(hybrid), ["river bank"] * 4, depths=(1, 3)))
     (alone,) = hybrid.search([Query("q", "river bank")], 3)
     assert len(alone.document_ids) > 1
@@ -87,15 +97,23 @@ def test_each_is_answered_to_its_own_depth(folders: Path, batches: Batches) -> N
         assert one.shown.document_ids == alone.document_ids[:depth]
 
 
+def test_each_is_answered_by_its_own_filter(folders: Path, batches: Batches) -> None:
+    gate = Gate(open_searcher(folders / "both", use="dense"))
+    filters = [None, parse({"lang": "ja"})]
+    _, *found = asyncio.run(asked(batches, gate, ["river bank"] * 4, (6,), filters))
+    assert gate.sizes == [1, 2, 2]
+    assert [len(one.shown) for one in found if isinstance(one, Found)] == [6, 1, 6, 1]
+
+
 def test_a_query_that_fails_fails_alone(folders: Path, batches: Batches) -> None:
-    gate = Gate(open_hybrid(folders / "both"), refused="boats")
+    gate = Gate(open_searcher(folders / "both"), refused="boats")
     found = asyncio.run(asked(batches, gate, ["snow", "boats", "mill"]))
     assert [isinstance(one, Found) for one in found] == [True, True, False, True]
     assert str(found[2]) == "boats"
 
 
 def test_vectors_of_the_last_queries_are_kept(folders: Path) -> None:
-    encoder = open_hybrid(folders / "both").searchers[1].encoder  # type: ignore[attr-defined]
+    encoder = open_searcher(folders / "both").encoders["dense"]
     calls: list[list[str]] = []
 
     def counted(texts: Sequence[str]) -> object:

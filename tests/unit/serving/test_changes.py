@@ -11,7 +11,10 @@ from starlette.testclient import TestClient
 from tests.factories import write_corpus
 
 import isthmus
-from isthmus.errors import OutputError, SettingsError
+from isthmus.errors import OutputError
+from isthmus.indexes.filters import parse_text
+from isthmus.indexes.manifest import read_manifest
+from isthmus.indexes.writer import TOGETHER
 from isthmus.inspection.explain import explained
 from isthmus.serving.guard import Guard
 from isthmus.serving.serve import open_app
@@ -51,7 +54,7 @@ def test_a_change_that_fails_leaves_nothing_behind(
     empty = {"documents": [NEW, {"id": "empty", "text": " "}]}
     assert client.post("/api/documents", json=empty).status_code == 422
     with monkeypatch.context() as patch:
-        patch.setattr("isthmus.retrieval.verbs.update.Writer.commit", _no_space)
+        patch.setattr("isthmus.retrieval.change.Writer.commit", _no_space)
         answer = client.post("/api/documents", json={"documents": [NEW]})
     assert answer.status_code == 500
     assert "space" not in answer.text
@@ -72,9 +75,6 @@ def test_a_writable_server_is_the_one_writer_until_it_ends(own: Path, tmp_path: 
     with server, pytest.raises(OutputError, match="another process is writing"):
         isthmus.open_index(own).add(str(more))
     assert isthmus.open_index(own).add(str(more)).documents == 7
-    apart = ["/".join((str(own), "000002", name)) for name in ("bm25", "encoder")]
-    with pytest.raises(SettingsError, match="cannot be changed together"):
-        open_app(apart, read_write=True)
 
 
 def test_an_index_that_was_replaced_takes_documents_and_a_missing_one_says_so(
@@ -102,7 +102,7 @@ def test_an_index_that_was_replaced_takes_documents_and_a_missing_one_says_so(
 def test_what_others_commit_is_taken_up_and_requests_keep_what_they_began_with(
     own: Path, tmp_path: Path
 ) -> None:
-    service = Service([own], ServeSettings(check_seconds=0.0))
+    service = Service(own, ServeSettings(check_seconds=0.0))
     before = service.current
     assert service.refresh() is before
     more = write_corpus(tmp_path / "more.jsonl", {"fire": "volcano"})
@@ -110,35 +110,54 @@ def test_what_others_commit_is_taken_up_and_requests_keep_what_they_began_with(
     isthmus.open_index(own).delete("river")
     after = service.refresh()
     assert after is service.current
-    assert after.document("fire") is not None
-    assert after.document("river") is None
-    assert after.documents == 6
+    assert after.index.document("fire") is not None
+    assert after.index.document("river") is None
+    assert len(after.index) == 6
     # Its files have no names any more, and it still answers.
-    assert before.document("river") is not None
-    assert before.document("fire") is None
+    assert before.index.document("river") is not None
+    assert before.index.document("fire") is None
+    assert before.index.masks(parse_text("year=2019"))[-1].any()
     for offer in before.by_name.values():
         assert explained(offer.retriever, "river bank", "river").score
-    one, two = (now.by_name["encoder"].retriever.encoder for now in (before, after))  # type: ignore[attr-defined]
-    assert one is two, "the encoder was loaded again"
+    searchers = [served.retriever for now in (before, after) for served in now.by_name.values()]
+    encoders = {id(one.encoders["dense"]) for one in searchers}  # type: ignore[attr-defined]
+    assert len(encoders) == 1, "the encoder was loaded again"
     service.close()
 
 
-def test_indexes_that_do_not_agree_are_not_taken_up_until_they_do(
-    own: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_an_index_that_cannot_be_opened_is_not_taken_up(
+    own: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    apart = [tmp_path / "bm25", tmp_path / "encoder"]
-    for folder in apart:
-        shutil.copytree(own / "000001" / folder.name, folder)
-    service = Service(apart, ServeSettings(check_seconds=0.0))
-    before = service.current
-    isthmus.open_index(apart[0]).delete("river")
+    service = Service(own, ServeSettings(check_seconds=0.0))
+    before, manifest = service.current, own / "manifest.json"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole.replace(b"1.2", b"1.3"))
     assert service.refresh() is service.refresh() is before
-    assert capfd.readouterr().err.count("those of before are served") == 1
-    isthmus.open_index(apart[1]).delete("river")
-    assert service.refresh().documents == 5
+    assert capfd.readouterr().err.count("that of before is served") == 1
+    manifest.write_bytes(whole)
+    isthmus.open_index(own).delete("river")
+    assert len(service.refresh().index) == 5
     text = service.measurements.text().decode()
     assert 'isthmus_openings_total{outcome="failed"} 1.0' in text
     service.close()
+
+
+def test_documents_are_added_with_metadata_and_segments_stay_few(
+    own: Path, open_client: Open
+) -> None:
+    client = open_client(own, read_write=True, settings={"check_seconds": 0.0})
+    for number in range(2 * TOGETHER):
+        new = {**NEW, "id": f"fire{number}", "year": 1900 + number, "metadata": {"lang": "is"}}
+        assert client.post("/api/documents", json={"documents": [new]}).status_code == 200
+        asked = {"q": "volcano", "filter": "year<2000 lang=is", "k": 100}
+        found = client.get("/api/search", params=asked).json()["hits"]
+        assert [hit["metadata"] for hit in found if hit["id"] == f"fire{number}"] == [
+            {"lang": "is", "year": 1900 + number}
+        ]
+        assert len(found) == number + 1
+    assert client.get("/api/document?id=fire3").json()["metadata"]["year"] == 1903
+    assert client.get("/api/about").json()["documents"] == 6 + 2 * TOGETHER
+    assert len(read_manifest(own).segments) < TOGETHER
 
 
 def test_a_running_server_looks_by_itself(own: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import isthmus
-from isthmus.errors import OutputError, SettingsError
+from isthmus.errors import InputError, OutputError, SettingsError
 from isthmus.serving.serve import is_local, open_app
 
 Open = Callable[..., TestClient]
@@ -110,5 +110,5 @@ def test_a_server_that_cannot_be_started_says_why(folders: Path) -> None:
         open_app(folders / "both", token="short")
     with pytest.raises(OutputError, match="nothing can listen"):
         isthmus.serve(folders / "both", host="192.0.2.1")
-    with pytest.raises(SettingsError, match="there is no index"):
-        open_app([])
+    with pytest.raises(InputError, match="there is no index"):
+        open_app(folders / "nowhere")

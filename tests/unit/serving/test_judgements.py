@@ -67,12 +67,12 @@ def test_documents_added_later_are_kept_beside_their_judgements(
     judged = tmp_path / "judged"
     client = open_client(own, read_write=True, judgements=str(judged))
     before = (judged / "corpus.jsonl").read_text(encoding="utf-8")
-    new = {"id": "fire", "title": "Volcano", "text": "A volcano erupts."}
+    new = {"id": "fire", "title": "Volcano", "text": "Fire.", "year": 79}
     assert client.post("/api/documents", json={"documents": [new]}).status_code == 200
     for name in ("river", "fire", "fire"):
         body = {"query": "volcano", "id": name, "grade": 2}
         assert client.post("/api/judgements", json=body).status_code == 200
-    kept = '{"_id": "fire", "title": "Volcano", "text": "A volcano erupts."}\n'
+    kept = '{"_id": "fire", "title": "Volcano", "text": "Fire.", "metadata": {"year": 79}}\n'
     assert (judged / "corpus.jsonl").read_text(encoding="utf-8") == before + kept
 
 
