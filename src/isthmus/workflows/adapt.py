@@ -43,8 +43,7 @@ from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split
 from isthmus.indexes.manifest import Bm25Settings
 from isthmus.progress import notice
-from isthmus.retrieval.hybrid_folder import read_hybrid
-from isthmus.retrieval.verbs.index import BM25, IndexSettings, index
+from isthmus.retrieval.index import IndexSettings, index
 from isthmus.training.parallel import main_process_first
 from isthmus.workflows.adapt_report import (
     ADAPTED,
@@ -174,9 +173,14 @@ def run(
         if not (output / MODEL).is_dir():
             with whole_folder(output / MODEL) as partial:
                 shutil.copytree(Path(models[last]) / "final", partial, dirs_exist_ok=True)
-        members = _index(settings, output)
+        made = index(
+            settings.documents,
+            output / INDEX,
+            str(output / MODEL),
+            settings=_index_settings(settings),
+        )
         models[last] = str(output / MODEL)
-        report = _compared(settings, judged, original, models, members)
+        report = _compared(settings, judged, original, models, made)
         merges = {name: _merge(stage) for name, stage in trained.items()}
         found = AdaptReport(
             documents=settings.documents,
@@ -197,14 +201,6 @@ def _say(began: float, message: str) -> None:
     notice(f"\n[{time.monotonic() - began:5.0f} s] {message}")
 
 
-def _index(settings: AdaptSettings, output: Path) -> list[Path]:
-    """Builds the index of BM25 and the adapted model; returns the folder of each."""
-    models = [BM25, str(output / MODEL)]
-    chosen = _index_settings(settings)
-    folder = index(settings.documents, output / INDEX, models, settings=chosen)
-    return read_hybrid(folder).folders(folder)
-
-
 def _index_settings(settings: AdaptSettings) -> IndexSettings:
     words = settings.bm25 or Bm25Settings()
     return IndexSettings(passages=settings.passages, bm25=words, **dict(settings.reading))
@@ -215,7 +211,7 @@ def _compared(
     judged: Sequence[tuple[str, str]],
     original: str,
     models: Mapping[str, str],
-    indexes: Sequence[Path],
+    made: Path,
 ) -> Report | None:
     """The original and the trained encoders on every collection; None where there is none."""
     if not judged:
@@ -224,7 +220,7 @@ def _compared(
     how = EvaluateSettings(**values, index=_index_settings(settings))
     rows = systems(systems_of(original, models))
     problems = settings.account()
-    sources = opened(judged, rows, how, _DEPTH, problems, indexes)
+    sources = opened(judged, rows, how, _DEPTH, problems, [made])
     return measured(sources, rows, how, pairs=question(list(models)[-1]))
 
 

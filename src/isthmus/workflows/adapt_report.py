@@ -16,7 +16,7 @@ from isthmus.evaluation import Report
 from isthmus.evaluation.statistics import paired_effect
 from isthmus.evaluation.tables import escape_html, escape_markdown, page
 from isthmus.finetuning.merge import summary
-from isthmus.retrieval.verbs.index import BM25
+from isthmus.retrieval.index import BM25
 
 ORIGINAL, ADAPTED, LABELLED = "original", "adapted", "adapted + labels"
 FUSED = "{} + BM25"

@@ -32,11 +32,11 @@ class AdaptSettings(ReadingSettings, EncodingChoice):
     )
     passages: Chosen = Field(
         None,
-        description="Whether long documents are read in passages, or how these are cut; null: yes "
-        "for a folder of files, no otherwise",
+        description="Whether long documents are read in passages, or how these are cut; null: in "
+        "the index yes, in training for a folder of files",
     )
     bm25: Bm25Settings | None = Field(
-        None, description="Settings of the BM25 index: language, k1, b, …"
+        None, description="Settings of BM25 in the index: language, k1, b, …"
     )
     dense: dict[str, Any] = Field(description="Settings of `isthmus finetune`, without labels")
     dot: dict[str, Any] = Field({}, description="Changes for encoders that compare by dot product")

@@ -27,8 +27,8 @@ from isthmus.evaluation.settings import USUAL_MEASURES
 from isthmus.progress import notice
 from isthmus.records import Judgements, Query, Run
 from isthmus.retrieval.fusion import fusions
+from isthmus.retrieval.index import IndexSettings
 from isthmus.retrieval.snippets import snippets
-from isthmus.retrieval.verbs.index import IndexSettings
 from isthmus.workflows.systems import (
     Part,
     Searches,

@@ -1,8 +1,8 @@
 """The one way from a system to its rankings, for all that compares systems.
 
-A system is a model, an index, a run, BM25, or several of them fused. Indexes that are made for a
-comparison are kept in the cache folder under digests of all that they depend on, so that a second
-comparison only searches, and a killed one resumes.
+A system is a model, an index, a field of one (`docs.idx/sparse-16`), a run, BM25, or several of them
+fused. Indexes that are made for a comparison are kept in the cache folder under digests of all that
+they depend on, so that a second comparison only searches, and a killed one resumes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import xxhash
@@ -21,24 +21,28 @@ import xxhash
 from isthmus._version import __version__
 from isthmus.collections import Collection, Judged, Problems, read_run
 from isthmus.collections.files import fingerprint
+from isthmus.collections.problems import ReadingSettings
 from isthmus.config.cache import cache_folder, digest, one_at_a_time
 from isthmus.config.models import PACKAGE, full_name, model_folder
 from isthmus.errors import InputError, MismatchError, SettingsError, shown
 from isthmus.indexes.languages import AUTO
-from isthmus.indexes.manifest import HYBRID, MANIFEST, Bm25Settings, Manifest, stated_manifest
+from isthmus.indexes.manifest import (
+    Bm25Field,
+    Bm25Settings,
+    DenseField,
+    FieldAbout,
+    Manifest,
+    index_folder,
+    is_index,
+    read_manifest,
+)
 from isthmus.progress import notice
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.fusion import fuse, fusions
-from isthmus.retrieval.hybrid import Retriever
-from isthmus.retrieval.hybrid_folder import (
-    index_folder,
-    is_hybrid,
-    open_hybrid,
-    read_hybrid,
-)
+from isthmus.retrieval.index import BM25, IndexSettings, index
 from isthmus.retrieval.many_queries import answers
-from isthmus.retrieval.searcher import open_searcher
-from isthmus.retrieval.verbs.index import BM25, IndexSettings, index
+from isthmus.retrieval.passage_cutter import chosen_cutter
+from isthmus.retrieval.searcher import Retriever, Searcher, encoder_key, open_searcher
 
 _USUAL = IndexSettings()
 _MODEL_FILES = (".safetensors", ".bin", ".json", ".txt", ".model")
@@ -131,7 +135,8 @@ def _named_parts(name: str) -> tuple[Part, ...]:
     if not all(parts):
         raise SettingsError(
             f"{name!r} names no system",
-            "give bm25, a model, an index, a run file, or several of them joined by + (A+B)",
+            "give bm25, a model, an index or a field of one (INDEX/FIELD), a run file, or several "
+            "of them joined by + (A+B)",
         )
     for part in parts:
         known = part == BM25 or Path(part).exists()
@@ -143,12 +148,24 @@ def _named_parts(name: str) -> tuple[Part, ...]:
     return parts
 
 
-def index_at(part: Part) -> Path | None:
-    """The index that a part names: its folder, or that inside the output of `adapt`."""
-    if isinstance(part, Opened):
+class Place(NamedTuple):
+    """An index, and the one field of it that is meant; None: all, fused as the index says."""
+
+    folder: Path
+    field: str | None = None
+
+
+def index_at(part: Part) -> Place | None:
+    """The index that a part names, itself or as output of `adapt`; perhaps one field: INDEX/FIELD."""
+    if isinstance(part, Opened) or part == BM25:
         return None
-    place = index_folder(part)
-    return place if is_hybrid(place) or (place / MANIFEST).is_file() else None
+    if is_index(place := index_folder(part)):
+        return Place(place)
+    name, place = Path(part).name, index_folder(Path(part).parent)
+    if Path(part).exists() or not is_index(place):
+        return None
+    read_manifest(place).field(name)
+    return Place(place, name)
 
 
 def is_run(part: Part) -> bool:
@@ -200,7 +217,7 @@ class Searches:
     settings: IndexSettings = _USUAL
     problems: Problems | None = None
     indexes: Sequence[Path] = ()
-    """Folders of single indexes, which are searched where they are what would be built."""
+    """Folders of indexes, whose fields are searched where they are what would be built."""
 
     def origin(self, part: Part) -> str:
         """A digest of all that the rankings of a part depend on, besides the documents."""
@@ -213,10 +230,9 @@ class Searches:
             return BM25
         if is_run(part):
             return fingerprint([Path(part)])
-        if (folder := index_at(part)) is not None:
-            if is_hybrid(folder):
-                return fingerprint([folder / HYBRID])
-            return digest(repr(stated_manifest(folder).identity()))
+        if (place := index_at(part)) is not None:
+            manifest = read_manifest(place.folder)
+            return digest(repr(manifest.identity()), repr(manifest.fusion), place.field or "")
         folder = Path(model_folder(part, "the system"))
         if folder.is_dir():
             files = sorted(file for file in folder.rglob("*") if file.suffix in _MODEL_FILES)
@@ -269,9 +285,8 @@ class Searches:
             )
         if thing is not None and not hasattr(thing, "encode_queries"):
             return self._searched(thing)
-        if (folder := index_at(part)) is not None:
-            found = open_hybrid(folder) if is_hybrid(folder) else open_searcher(folder)
-            return self._searched(found)
+        if (place := index_at(part)) is not None:
+            return self._searched(open_searcher(place.folder, place.field))
         if (retriever := self._at_hand(part)) is not None:
             return self._searched(retriever)
         return self._indexed(part, thing)
@@ -283,70 +298,89 @@ class Searches:
                 f"{part!r} has to be indexed, and an opened collection does not say where it is",
                 "give the collection by its path or name",
             )
-        # What is there for the others alone is left out: it would be refused, or said to be unused.
-        chosen = self.settings.model_copy(update={"bm25": Bm25Settings()})
-        if part == BM25:
-            chosen = self.settings.for_bm25()
+        chosen = self._settings_of(part)
         settings = chosen.model_dump_json(exclude={"cluster"})
         key = digest(__version__, self.fingerprint, self.origin(part), settings)
         folder = cache_folder() / "indexes" / key
         name = part if isinstance(part, str) else part.name
         model: Any = encoder or part
         with one_at_a_time(folder):
-            if (folder / MANIFEST).is_file():
+            if is_index(folder):
                 notice(f"{name}: its index is in the cache")
             else:
                 notice(f"{name}: its index is kept in {cache_folder()}")
                 index(self.corpus, folder, model, overwrite=True, settings=chosen)
-        return self._searched(_open(folder, None if part == BM25 else model))
+        (field,) = read_manifest(folder).fields
+        return self._searched(_open(folder, field, model))
+
+    def _settings_of(self, part: Part) -> IndexSettings:
+        """The settings of an index of this part alone, without what would be refused or unused."""
+        if part != BM25:
+            return self.settings.model_copy(update={"bm25": False, "sparse_sizes": []})
+        kept = ("titles", "block_size", "memory", *ReadingSettings.model_fields)
+        values = {name: getattr(self.settings, name) for name in kept}
+        return IndexSettings(**values, bm25=self.settings.bm25 or Bm25Settings())
 
     def _at_hand(self, part: Part) -> Retriever | None:
-        """A searcher over an index in which this part has these documents already, if any."""
+        """A searcher over a field in which this part has these documents already, if any."""
         name, model = (part, part) if isinstance(part, str) else (part.name, part.thing)
         for folder in self.indexes:
-            if self._fits(stated_manifest(folder), model):
+            manifest = read_manifest(folder)
+            if manifest.corpus.fingerprint != self.fingerprint:
+                continue
+            for field, about in manifest.fields.items():
+                if not self._fits(about, model):
+                    continue
                 try:
-                    opened = _open(folder, None if part == BM25 else model)
+                    opened = _open(folder, field, model)
                 except MismatchError:  # other weights than those that filled it
                     continue
-                notice(f"{_short(name)}: it is in {folder} already")
-                return opened
+                if model == BM25 or self._cuts_alike(manifest, opened.encoders[field]):
+                    notice(f"{_short(name)}: it is in {folder} already")
+                    return opened
         return None
 
-    def _fits(self, found: Manifest, model: Any) -> bool:
-        """Whether an index is the one that would be built of a model, as far as names tell."""
+    def _fits(self, found: FieldAbout, model: Any) -> bool:
+        """Whether a field is the one that would be built of a model, as far as names tell."""
         wanted = self.settings
-        cut = wanted.passages is None or bool(wanted.passages) == (found.passages is not None)
-        if found.corpus.fingerprint != self.fingerprint or not cut:
+        if isinstance(found, Bm25Field):
+            words = wanted.bm25 or Bm25Settings()
+            same = words.language in (AUTO, found.settings.language)
+            same = same and words.resolved(found.settings.language) == found.settings
+            return same and model == BM25 and found.titles == (wanted.titles is not False)
+        if model == BM25 or wanted.chosen() or found.encoder.backend != wanted.encoding.backend:
             return False
-        if model == BM25 and found.bm25 is not None:
-            language = wanted.bm25.language
-            same = language in (AUTO, found.bm25.language)
-            return same and wanted.bm25.resolved(found.bm25.language) == found.bm25
-        if found.encoder is None or wanted.chosen() or wanted.encoding.model_fields_set:
+        stored: Any = wanted.sparse
+        if isinstance(found, DenseField):  # with a graph or without: it is searched exactly
+            stored = wanted.dense.model_copy(update={"hnsw": found.settings.hnsw})
+        if found.settings != stored:
             return False
         if isinstance(model, str):
             names = {full_name(model), full_name(model_folder(model, "the system"))}
             return found.encoder.name in names
         return bool(found.encoder.fingerprint == model.fingerprint)
 
+    def _cuts_alike(self, found: Manifest, encoder: Any) -> bool:
+        """Whether an index has the passages that one of this encoder alone would have."""
+        cutter = chosen_cutter(self.settings.passages, [encoder])
+        both = (found.passages, None if cutter is None else cutter.cut)
+        one, other = (cut and cut.model_copy(update={"model": None}) for cut in both)
+        return one == other
+
     def _searched(self, retriever: Retriever) -> Mapping[str, Ranking]:
         return run_of("", retriever, self.queries, self.depth, Problems("skip")).rankings
 
 
 def index_folders(parts: Sequence[Part]) -> list[Path]:
-    """The folders of all single indexes among the parts of systems."""
-    found: list[Path] = []
-    for part in parts:
-        if (folder := index_at(part)) is not None:
-            found += read_hybrid(folder).folders(folder) if is_hybrid(folder) else [folder]
-    return found
+    """The folders of all indexes among the parts of systems."""
+    found = (index_at(part) for part in parts)
+    return list(dict.fromkeys(one.folder for one in found if one is not None))
 
 
-def _open(folder: Path, model: Any) -> Retriever:
-    """A searcher over an index, with its encoder by name or as it is loaded."""
-    if model is None or isinstance(model, str):
-        return open_searcher(folder, model)
-    origin = stated_manifest(folder).encoder
+def _open(folder: Path, field: str, model: Any) -> Searcher:
+    """A searcher over a field of an index, with its encoder by name or as it is loaded."""
+    if isinstance(model, str):
+        return open_searcher(folder, field, None if model == BM25 else model)
+    origin = read_manifest(folder).fields[field].encoder
     assert origin is not None, "an encoder filled it"
-    return open_searcher(folder, encoders={f"{origin.fingerprint} {origin.backend}": model})
+    return open_searcher(folder, field, encoders={encoder_key(origin): model})

@@ -15,7 +15,7 @@ from isthmus.cli import app
 from isthmus.collections import open_corpus
 from isthmus.errors import OutputError, SettingsError
 from isthmus.evaluation import Report
-from isthmus.retrieval.verbs.index import BM25
+from isthmus.retrieval.index import BM25
 
 FAST = {"bootstrap_samples": 10}
 QRELS = {"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}
@@ -142,3 +142,33 @@ def test_an_index_that_has_the_vectors_of_a_model_is_searched(
     alone, hybrid, fused, loaded = (report.per_query["nDCG@10"][name] for name in report.systems)
     assert alone == loaded
     assert hybrid == fused, "its parts are those of the sum"
+
+
+def test_fields_of_an_index_are_systems(collections: list[Path], tmp_path: Path) -> None:
+    texts = [document.text for document in open_corpus(str(collections[0])).documents()]
+    model = str(write_encoder(tmp_path / "model", texts, 100, document_max_length=32))
+    index = isthmus.index(str(collections[0]), tmp_path / "index", model)
+    fields = [f"{index.folder}/bm25", f"{index.folder}/dense"]
+    given = [*fields, BM25, model, "+".join(fields), index]
+    report = isthmus.evaluate(collections[0], given, settings=FAST)
+    assert report.systems == (fields[0], "dense", BM25, "model", "bm25+dense", "index")
+    words, dense, alone, encoded, fused, whole = report.per_query["nDCG@10"].values()
+    assert words == alone
+    assert dense == encoded
+    assert fused == whole
+    with pytest.raises(SettingsError, match="has no field 'sparse'"):
+        isthmus.evaluate(collections[0], [f"{index.folder}/sparse"], settings=FAST)
+
+
+def test_an_index_with_other_passages_is_not_taken_for_that_of_a_model(
+    collections: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [document.text for document in open_corpus(str(collections[0])).documents()]
+    model = str(write_encoder(tmp_path / "model", texts, 100, document_max_length=32))
+    how = ["passages={length: 16}"]
+    index = isthmus.index(str(collections[0]), tmp_path / "index", model, settings=how)
+    capsys.readouterr()
+    isthmus.evaluate(collections[0], [index, model, BM25], settings=FAST)
+    said = capsys.readouterr().err
+    assert "model: its index is kept in" in said
+    assert f"bm25: it is in {index.folder} already" in said

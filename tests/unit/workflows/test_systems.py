@@ -10,7 +10,7 @@ from tests.factories import write_corpus
 from isthmus.collections import open_corpus
 from isthmus.errors import InputError, SettingsError
 from isthmus.records import Query
-from isthmus.retrieval.verbs.index import BM25
+from isthmus.retrieval.index import BM25
 from isthmus.workflows.systems import Searches, systems
 
 

@@ -22,10 +22,11 @@ from isthmus.encoders import (
 from isthmus.encoders.encoder import VectorSettings
 from isthmus.encoders.model_settings import known_settings
 from isthmus.evaluation.query_scores import query_scores
-from isthmus.indexes.segments.index import open_index
+from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import read_manifest
 from isthmus.records import Query
+from isthmus.retrieval.index import index
 from isthmus.retrieval.searcher import Searcher
-from isthmus.retrieval.verbs.index import index
 from isthmus.workflows.systems import judged_queries, run_of
 
 _ALONE = 20  # queries that are timed one by one
@@ -47,9 +48,11 @@ def evaluate(
         if test.spec != indexed:  # else another split of the same documents
             shutil.rmtree(folder, ignore_errors=True)
             began = time.monotonic()
-            index(test.spec, folder, encoder, settings={"texts": False, "problems": "skip"})
+            how = {"bm25": False, "passages": False, "problems": "skip"}
+            index(test.spec, folder, encoder, settings=how)
             indexed, seconds = test.spec, time.monotonic() - began
-            searcher = Searcher(encoder, open_index(folder))
+            (field,) = read_manifest(folder).fields
+            searcher = Searcher(Index.open(folder), {field: encoder})
         queries, judged = judged_queries(open_collection(test.spec, skipped), test.split)
         run = run_of(step.name, searcher, queries, protocol.depth, skipped)
         values = query_scores([run], protocol.measures, judged)[step.name]
