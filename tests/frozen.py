@@ -351,9 +351,7 @@ def changed(
     answers(values, f"{name}/merged", folder, queries)
 
 
-def passages(
-    values: Values, place: Path, encoders: Mapping[str, tuple[str, list[str]]]
-) -> None:
+def passages(values: Values, place: Path, encoders: Mapping[str, tuple[str, list[str]]]) -> None:
     """Long documents, by their best passage and by passage, and what of them is shown."""
     documents = documents_of("openstax", 60, 6000)
     queries = [Query(d.id, d.title) for d in documents[:30] if d.title.strip()]

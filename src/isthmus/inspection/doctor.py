@@ -8,7 +8,7 @@ import platform
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import combinations
@@ -26,13 +26,25 @@ from isthmus.config.cache import cache_folder
 from isthmus.config.models import PACKAGE, model_folder, on_this_disk
 from isthmus.config.output import SNAPSHOT
 from isthmus.errors import InputError, IsthmusError, similar, visible
-from isthmus.indexes.dense.hnsw import HNSW, HnswSettings, building_command, has_hnsw, read_about
-from isthmus.indexes.documents import DOCUMENTS, blocks
-from isthmus.indexes.integrity import StoredFile, changed, forget, parsing, read_files
-from isthmus.indexes.manifest import HYBRID, MANIFEST, SEGMENTS, stated_manifest
-from isthmus.indexes.verification import examine
+from isthmus.indexes.columns import types_of
+from isthmus.indexes.documents import blocks
+from isthmus.indexes.integrity import changed, forget, parsing, read_files
+from isthmus.indexes.manifest import (
+    MANIFEST,
+    SEGMENTS,
+    Bm25Field,
+    DenseField,
+    Manifest,
+    SegmentAbout,
+    index_folder,
+    is_index,
+    parts_of,
+    read_manifest,
+)
+from isthmus.indexes.segment import Segment
+from isthmus.indexes.segment_builder import PROGRESS
 from isthmus.progress import said_once, track
-from isthmus.retrieval.hybrid_folder import is_hybrid, read_hybrid
+from isthmus.retrieval.searcher import encoder_name
 from isthmus.text.truncation import CutTexts
 
 _LITTLE_DISK = 10 * 2**30
@@ -114,7 +126,7 @@ def _recognised(thing: str) -> Literal["index", "model", "documents"]:
 
 def _is_index(folder: Path) -> bool:
     """Whether a folder is an index, or what is left of one."""
-    return any((folder / name).exists() for name in (MANIFEST, HYBRID, SEGMENTS, DOCUMENTS))
+    return any((folder / name).exists() for name in (MANIFEST, SEGMENTS))
 
 
 def _failed(subject: str, error: IsthmusError) -> Finding:
@@ -298,70 +310,105 @@ def _read_by(model: str, spec: str) -> Finding:
     subject, detail = f"{spec} read by {model}", found.summary()
     if not found.cut:
         return Finding(subject, True, detail)
-    if corpus.in_passages:
-        return Finding(subject, True, f"{detail}, but an index of a folder holds passages")
-    fix = "isthmus index --set passages=true searches long documents by passages"
-    return Finding(subject, True, detail, fix)
+    detail += "; an index holds passages of them, which it reads in full"
+    if corpus.in_passages:  # then it is trained on these too
+        return Finding(subject, True, detail)
+    return Finding(subject, True, detail, "to train on passages too: --set passages=true")
 
 
 def _index(folder: str) -> list[Finding]:
-    """Every byte of an index, or of the indexes that a folder holds."""
-    place = Path(folder)
-    if not is_hybrid(place):
-        return _files(place)
+    """What an index holds, and every one of its files that is not as it was written."""
+    place = index_folder(folder)
     try:
-        hybrid = read_hybrid(place)
+        manifest = read_manifest(place)
     except IsthmusError as error:
-        return [Finding(str(place / HYBRID), False, error.what, _COPY)]
-    findings = [Finding(folder, True, f"{len(hybrid.members)} indexes")]
-    return findings + [one for each in hybrid.folders(place) for one in _files(each)]
+        return [_failed(str(place / MANIFEST if is_index(place) else place), error)]
+    findings = [one for about in manifest.segments for one in _damaged(place, manifest, about)]
+    segments = [Segment(place, about, manifest) for about in manifest.segments if not findings]
+    for segment in segments:
+        try:
+            segment.check()  # also that numbers in the files lead nowhere else
+        except IsthmusError as error:
+            findings.append(_failed(str(segment.folder), error))
+    if not findings:
+        findings = [Finding(str(place), True, _contents(manifest, segments))]
+        findings += [_field(place, manifest, name) for name in manifest.fields]
+    return [*findings, *_encoders(place, manifest), *_unfinished(place)]
 
 
-def _files(folder: Path) -> list[Finding]:
-    """The index, and each of its files that is not as it was written."""
-    try:
-        manifest = stated_manifest(folder)
-    except IsthmusError as error:
-        if (folder / MANIFEST).is_file():
-            return [Finding(str(folder / MANIFEST), False, error.what, _COPY)]
-        return [_failed(str(folder), error)]
-    wrong = _damaged(folder, manifest.files, _COPY)
-    for segment in manifest.segments or ():
-        wrong += [one for one in _files(folder / SEGMENTS / segment.name) if not one.ok]
-    if has_hnsw(folder):
-        wrong += _graph(folder)
-    if wrong:
-        return wrong
-    if manifest.segments is None:
-        examine(folder, manifest)
-    unit = "documents" if manifest.passages is None else "passages"
-    detail = f"{manifest.kind}, {manifest.documents:,} {unit}, every checksum holds"
-    if manifest.encoder is not None and manifest.encoder.assumed:
-        detail += f"\nits encoder is {manifest.encoder.assumed}"
-    return [Finding(str(folder), True, detail)]
+def _contents(manifest: Manifest, segments: Sequence[Segment]) -> str:
+    """What an index holds, besides its fields."""
+    found = f"{manifest.documents:,} documents"
+    if dead := sum(about.dead for about in manifest.segments):
+        found += f" and {dead:,} deleted ones"
+    if manifest.passages is not None:
+        passages = sum(about.passages or 0 for about in manifest.segments)
+        found += f", {passages:,} passages of at most {manifest.passages.length:,} tokens"
+    count = len(manifest.segments)
+    found += f", in {count:,} segment{'s' * (count != 1)}; every checksum holds"
+    if len(manifest.fields) > 1:
+        weights = manifest.fusion.weights
+        fused = ", ".join(f"{weights.get(name, 1.0):g} {name}" for name in manifest.fields)
+        found += f"\nfused by {manifest.fusion.fusion}: {fused}"
+    if types := types_of(segment.columns for segment in segments):
+        found += f"\nmetadata: {', '.join(f'{name} ({type_})' for name, type_ in types.items())}"
+    return found
 
 
-def _graph(folder: Path) -> list[Finding]:
-    fix = f"remove {str(folder / HNSW)!r}; {{}} builds it again"
-    try:
-        about = read_about(folder)
-    except IsthmusError as error:
-        command = building_command(folder, HnswSettings())
-        return [Finding(str(folder / HNSW), False, error.what, fix.format(command))]
-    assert about is not None
-    fix = fix.format(building_command(folder, about.settings))
-    return _damaged(folder / HNSW, {about.file: about.stored}, fix)
+def _field(folder: Path, manifest: Manifest, name: str) -> Finding:
+    """What a field of an index is, of what, and how large."""
+    about, segments = manifest.fields[name], manifest.segments
+    rows = sum(segment.rows(about) for segment in segments)
+    counts = [segment.fields[name] for segment in segments]
+    size = sum(stored.bytes for one in segments for stored in one.files_of(name).values())
+    found = f"{about.type}, {rows:,} rows, {size / 2**20:,.1f} MiB"
+    if isinstance(about, Bm25Field):
+        words = about.settings
+        found += f", {words.language}, k1={words.k1:g}, b={words.b:g}"
+        return Finding(str(folder / name), True, found)
+    found += f", of {about.encoder.name}"
+    if isinstance(about, DenseField):
+        found += f": {about.dimension:,} numbers in {about.settings.dtype}"
+        for depth in dict.fromkeys(depth for one in counts for depth in one.recall or ()):
+            least = min(one.recall[depth] for one in counts if one.recall)
+            found += f"; hnsw finds {least:.1%} of the {depth} nearest"
+    else:
+        postings = sum(one.layout.postings for one in counts if one.layout is not None)
+        found += f": {postings / max(1, rows):.1f} terms in an average row"
+    if about.encoder.assumed:
+        found += f"\nits encoder is {about.encoder.assumed}"
+    return Finding(str(folder / name), True, found)
 
 
-def _damaged(folder: Path, files: Mapping[str, StoredFile], fix: str) -> list[Finding]:
-    """The files that are missing or changed, after every byte of them was read."""
-    with parsing(folder, folder):
+def _encoders(folder: Path, manifest: Manifest) -> Iterator[Finding]:
+    """The fields whose encoder is not where the index says, so that nobody can ask them."""
+    for name, origin in manifest.encoders.items():
+        try:
+            encoder_name(folder, origin)
+        except IsthmusError as error:
+            yield _failed(str(folder / name), error)
+
+
+def _unfinished(folder: Path) -> Iterator[Finding]:
+    """What an interrupted command left."""
+    for pattern in (f"*/{PROGRESS}", f"*/*/{PROGRESS}"):
+        for record in sorted((folder / SEGMENTS).glob(pattern)):
+            fix = "run the command again, and it goes on; any other change of the index removes it"
+            what = "a command that adds documents or fields has not ended here"
+            yield Finding(str(record.parent), True, what, fix)
+
+
+def _damaged(index: Path, manifest: Manifest, about: SegmentAbout) -> list[Finding]:
+    """The files of a segment that are missing or changed, after every byte of them was read."""
+    folder, files = index / SEGMENTS / about.name, about.files
+    with parsing(folder, index):
         found, _ = read_files(folder, [name for name in files if (folder / name).is_file()])
     if found != files:
-        forget(folder, files)
+        for part in parts_of(manifest):
+            forget(folder / part, about.files_of(part))
     findings = []
     for name, stored in files.items():
         if found.get(name) != stored:
             what = changed(stored, found[name]) if name in found else "it is missing"
-            findings.append(Finding(str(folder / name), False, f"damaged: {what}", fix))
+            findings.append(Finding(str(folder / name), False, f"damaged: {what}", _COPY))
     return findings

@@ -11,26 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from isthmus.config.settings import check_arguments
 from isthmus.evaluation.tables import Cell, Shown, Table
-from isthmus.indexes.long_documents import LongDocuments
-from isthmus.records import Document, Passage, Query, Ranking
-from isthmus.retrieval.fusion import fuse
-from isthmus.retrieval.hybrid import HybridSearcher, Retriever
+from isthmus.indexes.manifest import SparseField
+from isthmus.records import Document, Passage, Query, Ranking, document_of
+from isthmus.retrieval.fusion import fuse, fusions
 from isthmus.retrieval.many_queries import check_query
 from isthmus.retrieval.reranker import RerankingSearcher
-from isthmus.retrieval.searcher import Searcher
+from isthmus.retrieval.searcher import Retriever, Searcher
 from isthmus.text.sentences import sentence_starts
 
 if TYPE_CHECKING:
     from isthmus.encoders.dense import DenseEncoder
-    from isthmus.indexes.bm25 import Bm25Index
-    from isthmus.indexes.index import Index
 
-Kind = Literal["bm25", "sparse", "dense", "hybrid", "reranked"]
-_KINDS: dict[str, Kind] = {"bm25": "bm25", "dense": "dense", "inverted": "sparse"}
+Kind = Literal["bm25", "sparse", "dense", "fused", "reranked"]
 _RANKED = 1000  # documents among which the rank is looked for
 _SHORT, _PER_TOKEN = 20_000, 16  # characters of a document, and of a token, that are looked at
 _LONGEST = 160  # characters of a sentence that a table shows
-_NO_TEXT = "the index keeps no texts, so that there are no sentences to leave out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +33,7 @@ class TermPart:
     """A term of the query: its weights in query and document, whose product is added to the score.
 
     For BM25, the weight in the query is how often it is there, `frequency` that in the document,
-    and `documents` how many hold the term (or how many passages, in an index of these).
+    and `documents` how many hold the term.
     """
 
     term: str
@@ -59,7 +54,7 @@ class SentencePart:
 
 @dataclass(frozen=True, slots=True)
 class FusedPart:
-    """What one retriever adds to a fused score: its weight times its vote."""
+    """What one field adds to a fused score: its weight times its vote."""
 
     weight: float
     vote: float
@@ -69,7 +64,7 @@ class FusedPart:
 
 @dataclass(frozen=True, slots=True)
 class FusedParts:
-    """How scores were made comparable, and what each retriever added."""
+    """How scores were made comparable, and what each field added."""
 
     name: str
     parts: tuple[FusedPart, ...]
@@ -77,17 +72,18 @@ class FusedParts:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Shown):
-    """Why a document has its score for a query, by the type of retriever.
+    """Why a document has its score for a query, by one field or several.
 
-    `terms` (bm25, sparse) and the parts of `fusion` (hybrid) add up to the score; `sentences`
-    (dense) say how much lower it is without each. What a retriever has none of is None,
-    and `notes` say why. `rank` is None below the first 1,000.
+    `terms` (bm25, sparse) and the parts of `fusion` (fused) add up to the score; `sentences`
+    (dense) say how much lower it is without each. What there is none of is None, and `notes` say
+    why. `rank` is None below the first 1,000.
     """
 
     query: str
     id: str
     title: str
     kind: Kind
+    field: str | None = None
     model: str | None = None
     score: float | None = None
     rank: int | None = None
@@ -111,7 +107,8 @@ class Explanation(Shown):
         name = f"{self.id} “{self.title}”" if self.title else self.id
         model = f" of {self.model}" if self.model else ""
         rank = "below the first 1,000" if self.rank is None else f"rank {self.rank}"
-        yield f"{name} for “{self.query}” by {self.kind}{model}: {_scored(self.score)}, {rank}"
+        by = self.field or self.kind
+        yield f"{name} for “{self.query}” by {by}{model}: {_scored(self.score)}, {rank}"
         if (one := self.passage) is not None:
             below = f" below “{one.heading}”" if one.heading else ""
             yield f"its passage {one.number}{below}, characters {one.start:,}–{one.end:,}, counts"
@@ -146,29 +143,40 @@ def _explained(
     retriever: Retriever, query: Query, document_id: str, ranking: Ranking
 ) -> Explanation:
     """What `explained` gives, where the ranking of the query is known."""
-    if isinstance(retriever, HybridSearcher):
-        return _fused(retriever, query, document_id)
-    if not isinstance(retriever, Searcher):  # re-ranked, inside a hybrid
+    if not isinstance(retriever, Searcher):
         return explained(retriever, query.text, document_id)
-    (shown,) = retriever.documents([document_id], query.text)
-    kind = _KINDS[retriever.index.manifest.kind]
-    found = _of(shown, document_id, query, kind, ranking)
-    if retriever.encoder is not None:
-        found = replace(found, model=retriever.encoder.name)
-    if not retriever.has_tokens(query.text):  # in a hybrid, others may read it
+    if len(retriever.fields) > 1:
+        return _fused(retriever, query, document_id)
+    return _by_field(retriever, retriever.fields[0], query, document_id, ranking)
+
+
+def _by_field(
+    searcher: Searcher, field: str, query: Query, document_id: str, ranking: Ranking
+) -> Explanation:
+    index, encoder = searcher.index, searcher.encoders.get(field)
+    about = index.manifest.field(field)
+    alone = Searcher(index, searcher.encoders, (field,), searcher.fusion, searcher.by)
+    # The row that counts: the document itself, or its best passage.
+    (shown,) = alone.documents([document_id], query.text)
+    found = replace(_of(shown, document_id, query, about.type, ranking), field=field)
+    if encoder is not None:
+        found = replace(found, model=encoder.name)
+    if not searcher.reads(field, query.text):  # others may read it
         return replace(found, notes=("the query has no words that it could search for",))
     # As search returns it, in the same arithmetic.
-    (scored,) = retriever.score([query], [Ranking(query.id, (document_id,), (0.0,))])
-    found = replace(found, score=scored.scores[0])
-    # The row that counts: the document itself, or its best passage.
-    index = retriever.index.index if isinstance(retriever.index, LongDocuments) else retriever.index
-    if kind == "bm25":
-        terms = _bm25_terms(cast("Bm25Index", index), query.text, shown.id)
-        return replace(found, terms=_largest_first(terms))
-    if kind == "sparse":
-        terms = _sparse_terms(retriever, index, query.text, shown.id)
-        return replace(found, terms=_largest_first(terms))
-    return _dense(found, retriever, shown)
+    given = searcher.query_vectors(field, [query.text])
+    (score,) = _scores(searcher, field, given, shown)
+    found = replace(found, score=score)
+    if about.type == "bm25":
+        terms = index.bm25(field).term_scores(query.text, document_id)
+        parts = (
+            TermPart(term, times, score, times * score, frequency, documents)
+            for term, times, score, frequency, documents in terms
+        )
+        return replace(found, terms=_largest_first(parts))
+    if about.type == "sparse":
+        return replace(found, terms=_largest_first(_sparse_terms(searcher, field, given, shown)))
+    return _dense(found, encoder, shown)
 
 
 def _of(
@@ -181,33 +189,41 @@ def _of(
     return Explanation(query.text, document_id, shown.title, kind, rank=rank, passage=passage)
 
 
-def _bm25_terms(index: Bm25Index, query: str, row: str) -> Iterator[TermPart]:
-    for term, times, score, frequency, documents in index.term_scores(query, row):
-        yield TermPart(term, times, score, times * score, frequency, documents)
+def _scores(searcher: Searcher, field: str, queries: Any, row: Document) -> list[float]:
+    """What a document, or a passage of one, scores for each of the prepared queries."""
+    index = searcher.index
+    count = len(queries) if isinstance(queries, list) else queries.shape[0]
+    asked = [str(number) for number in range(count)]
+    if not isinstance(row, Passage):
+        found = index.search(field, queries, 1, asked, index.masks_of([row.id]))
+    else:
+        owner = document_of(row.id)
+        depth, masks = len(index.passages_of(owner)), index.masks_of([owner])
+        found = index.search(field, queries, depth, asked, masks, by="passage")
+    return [dict(ranking).get(row.id, 0.0) for ranking in found]
 
 
-def _sparse_terms(searcher: Searcher, index: Index, query: str, row: str) -> Iterator[TermPart]:
+def _sparse_terms(searcher: Searcher, field: str, given: Any, row: Document) -> Iterator[TermPart]:
     """The terms of a query, each searched for alone: what it adds is its score."""
     import numpy as np
     from scipy.sparse import csr_matrix
 
     from isthmus.indexes.sparse.quantisation import searched
 
-    encoder: Any = searcher.encoder
-    manifest = index.manifest
-    assert manifest.inverted is not None
-    assert manifest.dimension is not None
-    vector = csr_matrix(encoder.encode_queries([query]))
-    weights = searched(vector, manifest.inverted, manifest.dimension, ["query"])
+    encoder: Any = searcher.encoders[field]
+    about = searcher.index.manifest.field(field)
+    assert isinstance(about, SparseField)
+    vector = csr_matrix(given)
+    weights = searched(vector, about.settings, about.dimension, ["query"])
     kept = np.isin(vector.indices, weights.indices)  # others are too light for the index
     terms, count = vector.indices[kept], int(kept.sum())
     if not count:
         return
     alone = csr_matrix((vector.data[kept], terms, np.arange(count + 1)), (count, vector.shape[1]))
-    answers = index.search(alone, 1, [str(number) for number in range(count)], among=[row])
+    scores = _scores(searcher, field, alone, row)
     tokens = encoder.tokenizer.names(terms.tolist())
-    for token, term, answer in zip(tokens, terms.tolist(), answers, strict=True):
-        weight, score = float(weights[0, term]), answer.scores[0] if len(answer) else 0.0
+    for token, term, score in zip(tokens, terms.tolist(), scores, strict=True):
+        weight = float(weights[0, term])
         yield TermPart(token, weight, score / weight, score)
 
 
@@ -215,16 +231,14 @@ def _largest_first(parts: Iterable[TermPart]) -> tuple[TermPart, ...]:
     return tuple(sorted(parts, key=lambda one: (-one.contribution, one.term)))
 
 
-def _dense(found: Explanation, searcher: Searcher, document: Document) -> Explanation:
+def _dense(found: Explanation, given: Any, document: Document) -> Explanation:
     """The explanation with title, headings and sentences, each with the score's fall without it.
 
     What is beyond the reach of the model is not read either when something before it is left out.
     """
     from isthmus.encoders.light_dense import QuickEncoder
 
-    if not searcher.keeps_texts:
-        return replace(found, notes=(_NO_TEXT,))
-    encoder = cast("DenseEncoder", searcher.encoder)
+    encoder = cast("DenseEncoder", given)
     if isinstance(encoder, QuickEncoder):
         encoder = encoder.loaded
     settings, tokenizer = encoder.settings, encoder.tokenizer
@@ -256,23 +270,25 @@ def _dense(found: Explanation, searcher: Searcher, document: Document) -> Explan
     return replace(found, sentences=sentences, notes=(note,))
 
 
-def _fused(hybrid: HybridSearcher, query: Query, document_id: str) -> Explanation:
-    rankings = [answer[0] for answer in hybrid.components([query], _RANKED)]
+def _fused(searcher: Searcher, query: Query, document_id: str) -> Explanation:
+    answers = searcher.components([query], _RANKED)
+    rankings = [answers[field][0] for field in searcher.fields]
+    fusion = fusions.load(searcher.fusion.fusion, where="fusion")
     parts = []
-    for searcher, own, weight in zip(hybrid.searchers, rankings, hybrid.weights, strict=True):
+    for field, own, weight in zip(searcher.fields, rankings, searcher.weights, strict=True):
         vote = 0.0
         if weight and len(own):
-            votes = hybrid.fusion(own)
+            votes = fusion(own)
             vote = votes.found.get(document_id, votes.others)
-        inner = _explained(searcher, query, document_id, own)
+        inner = _by_field(searcher, field, query, document_id, own)
         parts.append(FusedPart(weight, vote, weight * vote, inner))
-    (shown,) = hybrid.documents([document_id], query.text)
-    ranking = fuse(rankings, hybrid.weights, hybrid.fusion)
-    fusion = FusedParts(getattr(hybrid.fusion, "__name__", "fusion"), tuple(parts))
-    found = replace(_of(shown, document_id, query, "hybrid", ranking), fusion=fusion)
+    (shown,) = searcher.documents([document_id], query.text)
+    ranking = fuse(rankings, searcher.weights, fusion)
+    together = FusedParts(searcher.fusion.fusion, tuple(parts))
+    found = replace(_of(shown, document_id, query, "fused", ranking), fusion=together)
     if found.rank is None:
-        first = max(_RANKED, hybrid.candidates)
-        return replace(found, notes=(f"no retriever has it among its first {first:,}",))
+        first = max(_RANKED, searcher.fusion.candidates)
+        return replace(found, notes=(f"no field has it among its first {first:,}",))
     return replace(found, score=fsum(one.contribution for one in parts))
 
 
@@ -309,8 +325,7 @@ def _scored(score: float | None) -> str:
 def _term_table(found: Explanation) -> Table:
     terms = found.terms or ()
     counted = any(one.documents is not None for one in terms)
-    unit = "documents" if found.passage is None else "passages"
-    more = ("times", f"{unit} with it") if counted else ()
+    more = ("times", "documents with it") if counted else ()
     rows = tuple(
         (
             Cell(one.term),
@@ -342,15 +357,15 @@ def _sentence_table(sentences: tuple[SentencePart, ...]) -> Table:
 def _fusion_table(fusion: FusedParts, score: float | None) -> Table:
     rows = tuple(
         (
-            Cell(" of ".join(filter(None, (one.explanation.kind, one.explanation.model)))),
+            Cell(" of ".join(filter(None, (one.explanation.field, one.explanation.model)))),
             Cell(_number(one.explanation.rank)),
             Cell("–" if one.explanation.score is None else f"{one.explanation.score:.4f}"),
             *(Cell(f"{x:.4f}") for x in (one.weight, one.vote, one.contribution)),
         )
         for one in fusion.parts
     )
-    caption = f"{fusion.name}: weight times vote of each retriever; sum: {_scored(score)}."
-    return Table(("retriever", "rank", "score", "weight", "vote", "adds"), rows, caption)
+    caption = f"{fusion.name}: weight times vote of each field; sum: {_scored(score)}."
+    return Table(("field", "rank", "score", "weight", "vote", "adds"), rows, caption)
 
 
 def _number(value: int | None) -> str:

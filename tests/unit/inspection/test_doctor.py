@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -10,11 +12,8 @@ from tests.factories import write_collection, write_corpus, write_encoder
 
 from isthmus.cli import app
 from isthmus.config.output import write_snapshot
-from isthmus.indexes.bm25.builder import build_bm25
-from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
 from isthmus.inspection.doctor import Finding, Findings, doctor
-from isthmus.records import Document
-from isthmus.retrieval.verbs.index import index
+from isthmus.retrieval.index import index
 
 
 def bad_collection(place: Path) -> Path:
@@ -91,24 +90,58 @@ def test_no_file_and_no_line_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_every_damaged_file_of_an_index_is_told_of(tmp_path: Path) -> None:
-    origin = CorpusOrigin(spec="c", fingerprint="c")
-    description = Description(kind="bm25", corpus=origin, titles=True, bm25=Bm25Settings())
-    index = build_bm25([Document("a", "snow")], tmp_path / "index", description, {})
-    shown = CliRunner().invoke(app, ["doctor", str(index)])
+    corpus = write_corpus(tmp_path / "corpus.jsonl", {"a": "snow"})
+    folder = index(str(corpus), tmp_path / "index")
+    shown = CliRunner().invoke(app, ["doctor", str(folder)])
     assert shown.exit_code == 0
     assert "every checksum holds" in " ".join(shown.output.split())
-    with (index / "order.npy").open("r+b") as stream:
-        stream.write(b"?")
-    (index / "documents.arrow").unlink()
-    told = {Path(one.subject).name: one for one in doctor([index]) if not one.ok}
-    assert told.keys() == {"order.npy", "documents.arrow"}
-    assert "missing" in told["documents.arrow"].detail
+    files = [file for file in sorted((folder / "segments").rglob("*.*")) if file.is_file()]
+    changed, gone = files[0], files[-1]
+    was = changed.stat()
+    with changed.open("r+b") as stream:
+        first = stream.read(1)
+        stream.seek(0)
+        stream.write(bytes([first[0] ^ 255]))
+    os.utime(changed, ns=(was.st_atime_ns, was.st_mtime_ns))  # as decay of a disk leaves it
+    gone.unlink()
+    told = {one.subject: one for one in doctor([folder]) if not one.ok}
+    assert told.keys() == {str(changed), str(gone)}
+    assert "missing" in told[str(gone)].detail
     assert all("copy it again" in one.fix for one in told.values())
-    assert CliRunner().invoke(app, ["doctor", str(index), "--quiet"]).exit_code == 1
+    assert CliRunner().invoke(app, ["doctor", str(folder), "--quiet"]).exit_code == 1
+
+
+def test_what_an_index_holds_is_told(tmp_path: Path) -> None:
+    encoder = write_encoder(tmp_path / "encoder", ["snow ice"] * 9, 60, document_max_length=24)
+    lines = [
+        {"id": "a", "text": "snow " * 30, "year": 2020, "lang": "en"},
+        {"id": "b", "text": "ice", "year": 2021},
+    ]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(one) + "\n" for one in lines), encoding="utf-8")
+    folder = index(str(corpus), tmp_path / "index", str(encoder))
+    told = {one.subject: one for one in doctor([folder])}
+    whole = told[str(folder)].detail
+    assert "2 documents, 3 passages of at most 22 tokens, in 1 segment" in whole
+    assert "metadata: year (number), lang (text)" in whole
+    assert "fused by weighted_sum: 1 bm25, 1 dense" in whole
+    assert "bm25, 2 rows" in told[f"{folder}/bm25"].detail
+    assert "dense, 3 rows" in told[f"{folder}/dense"].detail
+    assert "32 numbers in float32" in told[f"{folder}/dense"].detail
+
+    encoder.rename(tmp_path / "moved")
+    (seen,) = (one for one in doctor([folder]) if not one.ok)
+    assert seen.subject == f"{folder}/dense"
+    assert "no longer at" in seen.detail
+
+    half = folder / "segments" / "000002"
+    half.mkdir()
+    (half / "progress.json").write_text("{}", encoding="utf-8")
+    assert "has not ended here" in {one.subject: one for one in doctor([folder])}[str(half)].detail
 
 
 def test_an_index_without_its_manifest_is_to_be_copied_again(tmp_path: Path) -> None:
-    (tmp_path / "documents.arrow").write_bytes(b"")
+    (tmp_path / "segments").mkdir()
     (seen,) = (one for one in doctor([tmp_path]) if not one.ok)
     assert "copy the whole folder again" in seen.fix
 
@@ -120,7 +153,7 @@ def test_the_output_of_adapt_is_a_model_and_an_index(tmp_path: Path) -> None:
     write_snapshot(tmp_path, "adapt", {}, {})
     told = {one.subject: one.detail for one in doctor([tmp_path])}
     assert "parameters" in told[str(tmp_path)]
-    assert "1 documents, every checksum holds" in told[str(tmp_path / "index")]
+    assert "1 documents, in 1 segment; every checksum holds" in told[str(tmp_path / "index")]
 
 
 def test_what_is_nowhere_is_named_with_what_is_like_it(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from isthmus.cli import app
 from isthmus.errors import InputError
 from isthmus.inspection.explain import Explanation, explained
 from isthmus.records import Document, Query
-from isthmus.retrieval.hybrid import HybridSearcher
 from isthmus.retrieval.reranker import RerankingSearcher
 from isthmus.retrieval.searcher import Searcher, open_searcher
 
@@ -28,15 +27,20 @@ LONG = (
 
 @pytest.fixture(scope="module")
 def indexes(small: Path) -> Path:
-    """Indexes of every kind in one folder, named after it; `grown` is BM25 in segments."""
+    """Indexes of every kind in one folder, named after it; `grown` is BM25 in segments.
+
+    `both` has two fields, of which one reads whole documents.
+    """
     folder, corpus = small, str(small / "corpus.jsonl")
     isthmus.index(corpus, folder / "bm25-index")
     isthmus.index(corpus, folder / "grown")
     texts = {"d1": "river river boat", "d30": "a trip to the bank"}
     more = write_corpus(folder / "more.jsonl", texts)
     isthmus.open_index(folder / "grown").add(more)
-    isthmus.index(corpus, folder / "dense-index", str(folder / "cls"))
-    isthmus.index(corpus, folder / "sparse-index", str(folder / "sparse"))
+    isthmus.index(corpus, folder / "both", str(folder / "cls"))
+    for name, model in {"dense": "cls", "sparse": "sparse"}.items():
+        how = ["bm25=false", "passages=false"]
+        isthmus.index(corpus, folder / f"{name}-index", str(folder / model), settings=how)
     return folder
 
 
@@ -122,7 +126,8 @@ def test_what_is_not_read_is_not_scored(indexes: Path, tmp_path: Path) -> None:
     long = " ".join(f"The river bank of friday {number}." for number in range(30))
     texts = {"long": long, "huge": long + " More of it." * 20_000}
     corpus = write_corpus(tmp_path / "long.jsonl", texts)
-    isthmus.index(str(corpus), tmp_path / "index", str(indexes / "headless"))
+    how = ["bm25=false", "passages=false"]
+    isthmus.index(str(corpus), tmp_path / "index", str(indexes / "headless"), settings=how)
     searcher = open_searcher(tmp_path / "index")
     found = explained(searcher, "river", "long")
     assert found.sentences is not None
@@ -137,8 +142,7 @@ def test_what_is_not_read_is_not_scored(indexes: Path, tmp_path: Path) -> None:
 
 
 def test_votes_add_up_to_the_fused_score(indexes: Path) -> None:
-    searchers = [open_searcher(indexes / name) for name in ("bm25-index", "dense-index")]
-    hybrid = HybridSearcher(searchers, weights=[0.3, 0.7])
+    hybrid = open_searcher(indexes / "both", fusion={"weights": {"bm25": 0.3, "dense": 0.7}})
     for document in ("d1", "d24"):  # BM25 does not find the second
         found = explained(hybrid, QUERY, document)
         assert found.score == pytest.approx(returned(hybrid, document), abs=1e-12)
@@ -146,7 +150,7 @@ def test_votes_add_up_to_the_fused_score(indexes: Path) -> None:
         assert found.fusion.name == "weighted_sum"
         parts = found.fusion.parts
         assert sum(one.contribution for one in parts) == pytest.approx(found.score)
-        assert [one.explanation.kind for one in parts] == ["bm25", "dense"]
+        assert [one.explanation.field for one in parts] == ["bm25", "dense"]
     assert parts[0].explanation.rank is None
     assert parts[0].contribution == 0
     (ranking,) = hybrid.search([Query("q", QUERY)], 100)
@@ -176,16 +180,16 @@ def test_reranked_before_and_after(indexes: Path) -> None:
     assert "not among the 4 candidates" in below.notes[0]
 
 
-@pytest.mark.parametrize("model", [None, "sparse", "cls"])
-def test_the_passage_that_counts(indexes: Path, tmp_path: Path, model: str | None) -> None:
+@pytest.mark.parametrize("model", ["sparse", "cls"])
+def test_the_passage_that_counts(indexes: Path, tmp_path: Path, model: str) -> None:
     folder = tmp_path / "pages"
     folder.mkdir()
     (folder / "long.md").write_text(LONG, encoding="utf-8")
     (folder / "other.md").write_text("# Other\n\nmoney and a loan", encoding="utf-8")
-    chosen = None if model is None else str(indexes / model)
     settings = {"passages": {"length": 20, "overlap": 0}}
-    isthmus.index(str(folder), tmp_path / "index", chosen, settings=settings)
-    searcher = open_searcher(tmp_path / "index")
+    isthmus.index(str(folder), tmp_path / "index", str(indexes / model), settings=settings)
+    field = "dense" if model == "cls" else "sparse"
+    searcher = open_searcher(tmp_path / "index", field)
     found = explained(searcher, "storm of friday", "long.md")
     assert found.id == "long.md"
     assert found.passage is not None
@@ -194,11 +198,17 @@ def test_the_passage_that_counts(indexes: Path, tmp_path: Path, model: str | Non
     assert found.to_dict()["passage"]["number"] == best.number  # type: ignore[attr-defined]
     (ranking,) = searcher.search([Query("q", "storm of friday")], 10)
     assert found.score == pytest.approx(dict(ranking)["long.md"])
-    if model is None:
-        assert found.passage.heading == "Snow"
-        assert "passages with it" in str(found)
-    if model != "cls":
+    if model == "sparse":
         assert total(found) == pytest.approx(found.score, rel=1e-5)
+    each = open_searcher(tmp_path / "index", field, by="passage")
+    again = explained(each, "storm of friday", best.id)
+    assert again.passage == best
+    assert (again.score, again.sentences) == (found.score, found.sentences)
+    both = explained(open_searcher(tmp_path / "index"), "storm of friday", "long.md")
+    assert both.fusion is not None
+    words, vectors = (one.explanation for one in both.fusion.parts)
+    assert words.passage is None, "BM25 reads documents whole"
+    assert vectors.passage == both.passage == best
 
 
 @pytest.mark.parametrize(
@@ -215,9 +225,7 @@ def test_refusals(indexes: Path, query: str, document: str, what: str) -> None:
 
 
 def test_a_query_that_one_of_two_cannot_read(indexes: Path) -> None:
-    names = ("bm25-index", "dense-index")
-    hybrid = HybridSearcher([open_searcher(indexes / name) for name in names])
-    found = explained(hybrid, "the of", "d1")
+    found = explained(open_searcher(indexes / "both"), "the of", "d1")
     assert found.fusion is not None
     words, vectors = (one.explanation for one in found.fusion.parts)
     assert words.score is None
@@ -225,26 +233,16 @@ def test_a_query_that_one_of_two_cannot_read(indexes: Path) -> None:
     assert vectors.score is not None
 
 
-def test_an_index_without_texts(small: Path, tmp_path: Path) -> None:
-    corpus = str(small / "corpus.jsonl")
-    isthmus.index(corpus, tmp_path / "i", str(small / "cls"), settings={"texts": False})
-    found = isthmus.open_index(tmp_path / "i").explain(QUERY, "d1")
-    assert found.score is not None
-    assert found.sentences is None
-    assert "keeps no texts" in found.notes[0]
-
-
 def test_the_command_and_what_is_shown(indexes: Path) -> None:
-    both = isthmus.index(indexes / "corpus.jsonl", indexes / "both", ["bm25", str(indexes / "cls")])
-    words = ["explain", str(both.folder), QUERY, "d1"]
+    words = ["explain", str(indexes / "both"), QUERY, "d1"]
     ended = CliRunner().invoke(app, [*words, "--json", "--quiet"])
     assert ended.exit_code == 0, ended.output
     found = json.loads(ended.stdout)
     assert set(found) == {
-        "query", "id", "title", "kind", "model", "score", "rank", "passage", "terms", "sentences",
-        "fusion", "before", "notes",
+        "query", "id", "title", "kind", "field", "model", "score", "rank", "passage", "terms",
+        "sentences", "fusion", "before", "notes",
     }  # fmt: skip
-    assert found["kind"] == "hybrid"
+    assert found["kind"] == "fused"
     parts = found["fusion"]["parts"]
     assert sum(one["contribution"] for one in parts) == pytest.approx(found["score"])
     hostile = Document("<b>", "bank [red]river[/red]", "\x1b[31m<i>")
