@@ -149,9 +149,9 @@ class Index:
         found: dict[str, Passage] = {}
         nearest: list[Answer] = []
         if queries is not None:
-            most = max((one.about.passages or 0 for one in self.segments), default=0)
+            every = sum(one.about.passages or 0 for one in self.segments)
             (nearest,), _ = self._nearest(
-                field, queries, max(1, most), ["query"], self.masks_of(ids)
+                field, queries, max(1, every), ["query"], self.masks_of(ids)
             )
         for number, segment in enumerate(self.segments):
             passages = segment.passages
