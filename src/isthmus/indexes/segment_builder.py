@@ -54,7 +54,10 @@ class FieldBuilder(Protocol):
 
     rows: int
 
-    def add(self, documents: Sequence[Document], vectors: Any) -> None:
+    def checked(self, documents: Sequence[Document], vectors: Any) -> Any:
+        """One block as it is stored; what cannot be is refused, and nothing written."""
+
+    def append(self, block: Any) -> None:
         """Appends one block."""
 
     def flush(self) -> dict[str, int]:
@@ -168,13 +171,15 @@ class SegmentBuilder:
     ) -> None:
         """Appends one block: documents, their passages (or they again), and vectors by field."""
         with writing(self._index):
+            # What is refused is so before any part has taken its share of the block.
+            ready = {name: one.checked(rows, vectors[name]) for name, one in self._fields.items()}
             self._store.add(documents)
             if self._passages is not None:
                 passages = [one for one in rows if isinstance(one, Passage)]
                 assert len(passages) == len(rows)
                 self._passages.add(self.documents, passages)
             for name, builder in self._fields.items():
-                builder.add(rows, vectors[name])
+                builder.append(ready[name])
             self.documents += len(documents)
 
     def record(self) -> None:

@@ -23,7 +23,7 @@ import xxhash
 
 from isthmus.config.output import only_writer, write_json, writing
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
-from isthmus.errors import InputError, IsthmusError
+from isthmus.errors import InputError, IsthmusError, MismatchError
 from isthmus.indexes.arrays import write_array
 from isthmus.indexes.bm25.builder import MEMORY, build_postings
 from isthmus.indexes.documents import Rows
@@ -151,8 +151,12 @@ class IndexWriter:
         Documents whose ids are there already are replaced. When this fails for any reason but the
         documents themselves (a full disk), all that was not committed is given up.
         """
+        if not documents:
+            return
+        ids = {one.id for one in documents}
+        assert self._begin is not None or len(ids) == len(documents), "an id comes twice"
         try:
-            if not self._written.isdisjoint(one.id for one in documents):
+            if not self._written.isdisjoint(ids):
                 self._finish()  # a segment has an id once
             builder = self._builder or self._new_builder()
             first = builder.documents
@@ -160,8 +164,8 @@ class IndexWriter:
             if record:
                 builder.record()
             self._note(documents, first)
-        except IsthmusError:
-            raise
+        except (InputError, MismatchError):
+            raise  # before anything was written
         except BaseException:
             self._give_up()
             raise
@@ -204,6 +208,7 @@ class IndexWriter:
         Interrupted and called again by the same job, it goes on after the last recorded block.
         """
         assert not self._segments_new
+        assert self._builder is None
         passages = self._manifest.passages
         if passages is None and cut is not None:
             passages = cut[0]
@@ -226,8 +231,9 @@ class IndexWriter:
             self._publish(updated(target, segments=abouts))
 
     def merge(self, everything: bool = False) -> None:
-        """Puts one segment in the place of several neighbours, where there are many, and commits.
+        """Puts one segment in the place of several neighbours, where there are many.
 
+        That counts at once; what was added or deleted since the last commit still does not.
         With `everything`, the index becomes one segment, as if built from its living documents.
         """
         while chosen := self._choose(everything):
@@ -242,8 +248,11 @@ class IndexWriter:
                 builder.close()
             others = [one.about for one in self._segments]
             others[first : first + len(chosen)] = [about]
+            added = [one.name for one in self._segments_new]
+            if self._builder is not None:
+                added.append(self._builder.name)
             with writing(self._folder):
-                self._publish(updated(self._manifest, segments=others))
+                self._publish(updated(self._manifest, segments=others), added)
             everything = False
 
     def close(self) -> None:
@@ -374,8 +383,8 @@ class IndexWriter:
         self._clear()
         return Update(new - replaced, replaced, deleted, manifest.documents)
 
-    def _publish(self, manifest: Manifest) -> None:
-        """Makes a manifest the one that counts."""
+    def _publish(self, manifest: Manifest, busy: Collection[str] = ()) -> None:
+        """Makes a manifest the one that counts; segments that are busy are not committed yet."""
         write_manifest(self._folder, manifest)
         kept = {segment.about.name: segment for segment in self._segments}
         self._manifest = manifest
@@ -385,7 +394,7 @@ class IndexWriter:
             else Segment(self._folder, about, manifest)
             for about in manifest.segments
         ]
-        self._sweep(set())
+        self._sweep(busy)
 
     def _grown(
         self,
@@ -431,7 +440,7 @@ class IndexWriter:
         with Bar("encoding", rows, "rows", first.rows) as bar:
             for block, vectors in encode(_after(first.rows, segment.rows(next(iter(fields))))):
                 for name, builder in builders.items():
-                    builder.add(block, vectors[name])
+                    builder.append(builder.checked(block, vectors[name]))
                 flushed = {name: builder.flush() for name, builder in builders.items()}
                 write_json(record, sealed({"job": self._job, "fields": flushed}))
                 bar.advance(len(block))
@@ -473,6 +482,9 @@ class IndexWriter:
                 inner = file.relative_to(place / name).as_posix()
                 if inner not in about.files and not self._is_resumed(place / name, inner):
                     _remove(file)
+            for folder, _, _ in os.walk(place / name, topdown=False):
+                with suppress(OSError):  # it holds something
+                    Path(folder).rmdir()
         for left in (*place.glob(".*"), *self._folder.glob(".*.partial")):
             _remove(left)
 

@@ -35,8 +35,10 @@ class DenseBuilder:
         self._vectors.truncate(self._bytes(self.rows))
         self._vectors.seek(0, 2)
 
-    def add(self, documents: Sequence[Document], vectors: npt.NDArray[np.floating[Any]]) -> None:
-        """Appends one block; the documents or passages are for messages."""
+    def checked(
+        self, documents: Sequence[Document], vectors: npt.NDArray[np.floating[Any]]
+    ) -> npt.NDArray[np.floating[Any]]:
+        """One block as it is stored; the documents or passages are for messages."""
         assert vectors.shape == (len(documents), self._about.dimension)
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)
@@ -47,8 +49,12 @@ class DenseBuilder:
                 f"{self.rows + int(wrong[0]) + 1:,} of the corpus) is not finite in {self._dtype}",
                 "check the encoder: its training may have diverged; or store float32",
             )
-        self._vectors.write(stored.data)
-        self.rows += len(documents)
+        return stored
+
+    def append(self, block: npt.NDArray[np.floating[Any]]) -> None:
+        """Appends one block."""
+        self._vectors.write(np.ascontiguousarray(block).data)
+        self.rows += len(block)
 
     def flush(self) -> dict[str, int]:
         """Brings everything to the disk; what to record."""

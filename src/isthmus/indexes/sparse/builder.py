@@ -20,7 +20,7 @@ from isthmus.indexes.manifest import FieldCounts, Layout, SparseField
 from isthmus.indexes.sparse import kernels
 from isthmus.indexes.sparse.document_order import similar_first
 from isthmus.indexes.sparse.lists import CELL, Block, Shape
-from isthmus.indexes.sparse.quantisation import quantised
+from isthmus.indexes.sparse.quantisation import Rows, quantised
 from isthmus.records import Document
 
 BLOCK = 2**13
@@ -54,20 +54,23 @@ class SparseBuilder:
         """Rows added so far."""
         return self._counts["rows"]
 
-    def add(self, documents: Sequence[Document], vectors: Any) -> None:
-        """Appends one block; the documents or passages are for messages.
+    def checked(self, documents: Sequence[Document], vectors: Any) -> Rows:
+        """One block as it is stored; the documents or passages are for messages.
 
         `vectors` is any sparse matrix of scipy, a row per document and a column per term.
         """
         assert vectors.shape[0] == len(documents)
         names = [f"document {document.id!r}" for document in documents]
         terms = self._settings.terms
-        rows = quantised(vectors, self._settings, self._vocabulary, names, terms)
+        return quantised(vectors, self._settings, self._vocabulary, names, terms)
+
+    def append(self, rows: Rows) -> None:
+        """Appends one block."""
         parts = {"lengths": np.diff(rows.starts), "terms": rows.terms, "weights": rows.weights}
         for name, part in parts.items():
             self._streams[name].write(part.astype(self._kinds[name]).data)
         whole = rows.weights.astype(np.int64)
-        self._counts["rows"] += len(documents)
+        self._counts["rows"] += len(rows.starts) - 1
         self._counts["postings"] += len(rows.terms)
         self._counts["parts"] += int((-(-whole // _BYTE)).sum())
         self._counts["largest"] = max(self._counts["largest"], int(whole.max(initial=0)))
