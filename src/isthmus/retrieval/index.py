@@ -44,6 +44,7 @@ from isthmus.indexes.manifest import (
     is_index,
     read_manifest,
 )
+from isthmus.indexes.segment import Segment
 from isthmus.indexes.writer import IndexWriter
 from isthmus.progress import Bar, notice, track, waiting
 from isthmus.records import Document, Passage
@@ -215,7 +216,9 @@ def _build(
             IndexWriter(output).close()  # removes what a killed command left
         return
     job = xxhash.xxh3_128_hexdigest(f"{wanted.identity()} {settings.kept}".encode())
-    with IndexWriter(output, wanted, job, settings.memory) as writer:
+    # What one machine began is not gone on with by several.
+    own = job if machines is None else ""
+    with IndexWriter(output, wanted, own, settings.memory) as writer:
         if machines is not None:
             from isthmus.retrieval.shards import fill_shards
 
@@ -255,7 +258,11 @@ def _there(output: Path, overwrite: bool) -> Manifest | None:
     if not is_index(output):
         return None
     try:
-        return read_manifest(output)
+        manifest = read_manifest(output)
+        if overwrite:
+            for about in manifest.segments:
+                Segment(output, about, manifest).check()
+        return manifest
     except InputError:
         if overwrite:
             return None
@@ -268,7 +275,7 @@ def _new_fields(known: Manifest, wanted: Manifest, output: Path) -> dict[str, Fi
     both = [name for name in wanted.fields if name in known.fields]
     for one in (mine, theirs):
         one["fields"] = {name: one["fields"][name] for name in both}
-        if wanted.passages is None or known.passages is None:
+        if not (wanted.encoders and known.encoders):  # nothing of one of them is of passages
             one["passages"] = None
     changed = differences(mine, theirs)
     if not changed:

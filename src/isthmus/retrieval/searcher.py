@@ -254,7 +254,10 @@ def open_searcher(
     manifest = index.manifest
     if use is not None:
         manifest.field(use)
-    chosen = manifest.fusion.model_copy(update=dict(fusion or {}))
+    own, chosen = manifest.fusion, manifest.fusion.model_copy(update=dict(fusion or {}))
+    # A field that is searched by its name alone stays so where others are given weights.
+    left_out = {name: weight for name, weight in own.weights.items() if not weight}
+    chosen = chosen.model_copy(update={"weights": left_out | chosen.weights})
     _check_weights(chosen, index)
     fields = (use,) if use is not None else _fields(index, chosen, by)
     index = Index.open(folder, fields, hnsw)

@@ -99,7 +99,7 @@ def tune(
     alike = Fusion(
         fusion=settings.fusion,
         candidates=settings.candidates,
-        weights={name: weight for name, weight in _weighted(folder).items() if not weight},
+        weights=_weighted(folder),
     )
     searcher = open_searcher(folder, fusion=dict(alike))
     _check_known(asked, judgements, searcher.index, collection)
