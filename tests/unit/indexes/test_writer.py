@@ -1,213 +1,104 @@
-"""What a writer promises: all or nothing at any crash, one at a time, readers undisturbed."""
+"""What a writer promises: all or nothing, one at a time, readers undisturbed, work gone on with."""
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
-import shutil
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.factories import described
+import scipy.sparse
+from tests.factories import BM25, DENSE, SPARSE, documents, fill, index_of, manifest, vectors
 from tests.index_bytes import verify
 
 from isthmus.errors import InputError, OutputError
-from isthmus.indexes.dense.builder import DenseBuilder, build_hnsw
-from isthmus.indexes.dense.hnsw import HnswSettings
-from isthmus.indexes.dense.index import DenseIndex
-from isthmus.indexes.documents import DocumentWriter
-from isthmus.indexes.manifest import SEGMENTS
-from isthmus.indexes.segments import merge_policy as merging
-from isthmus.indexes.segments import writer
-from isthmus.indexes.segments.index import open_index
-from isthmus.indexes.segments.writer import IndexWriter, Update
-from isthmus.indexes.verification import read_manifest
-from isthmus.records import Document, Ranking
+from isthmus.indexes import segment_builder, writer
+from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import FieldAbout
+from isthmus.indexes.writer import IndexWriter, Update
+from isthmus.records import Document
 
+FIELDS: dict[str, FieldAbout] = {"bm25": BM25, "dense": DENSE, "sparse": SPARSE}
+DOCUMENTS, VECTORS = documents(), vectors()
 QUERY = np.ones((1, 4), dtype=np.float32)
 FORK = multiprocessing.get_context("fork")
-KILLED = 9
 
 
-@pytest.fixture(autouse=True)
-def quick_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.config.output.environment", dict)
+def given(first: int, last: int, names: Mapping[str, Any] = FIELDS) -> dict[str, Any]:
+    part = VECTORS[first:last]
+    every = {"dense": part, "sparse": scipy.sparse.csr_matrix(abs(part))}
+    return {name: every[name] for name in names if name in every}
 
 
-def new(*names: str) -> tuple[list[Document], np.ndarray]:
-    generator = np.random.default_rng(sum(names[0].encode()))
-    vectors = generator.standard_normal((len(names), 4)).astype(np.float32)
-    return [Document(name, f"new {name}") for name in names], vectors
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return index_of(tmp_path / "index", DOCUMENTS, FIELDS, given(0, 50)).folder
+
+
+def add(opened: IndexWriter, *names: str) -> None:
+    some = [Document(name, f"new {name}") for name in names]
+    opened.add(some, some, given(0, len(some)))
 
 
 def contents(folder: Path) -> dict[str, str]:
-    store = open_index(folder).store
-    documents = [store.document(row) for row in range(len(store))]
-    found = {document.id: document.text for document in documents}
-    assert len(found) == len(documents), "a document is there twice"
-    return found
+    index = Index.open(folder)
+    ids = list(index.ids())
+    assert len(set(ids)) == len(ids) == len(index)
+    return {one.id: one.text for one in index.documents(ids)}
 
 
-def nearby(folder: Path) -> list[Ranking] | None:
-    """The answer of the graph beside an index; None where it is refused."""
-    try:
-        return open_index(folder, hnsw=True).search(QUERY, 9, ["q"])
-    except InputError:
-        return None
+def files(folder: Path) -> dict[str, bytes]:
+    """All but what says when and by which command."""
+    every = [file for file in folder.rglob("*") if file.is_file() and file.name != ".lock"]
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in every}
 
 
-def dies_at(step: int, steps: Any) -> None:
-    """Counts every step that leaves a trace on the disk, and ends this process before one."""
-
-    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
-            steps.value += 1
-            if steps.value == step:
-                os._exit(KILLED)
-            return function(*arguments, **options)
-
-        return counted
-
-    for owner, name in [
-        (os, "fsync"), (Path, "replace"), (Path, "rename"), (Path, "mkdir"), (Path, "unlink"),
-        (Path, "rmdir"), (Path, "hardlink_to"), (np, "save"), (DocumentWriter, "add"),
-        (shutil, "rmtree"),
-    ]:  # fmt: skip
-        setattr(owner, name, watched(getattr(owner, name)))
-
-
-def add_first(opened: IndexWriter) -> None:
-    opened.add(*new("x"))
-    opened.delete(["d0"])
-    opened.commit()
-
-
-def change(opened: IndexWriter) -> None:
-    opened.add(*new("y", "d7"))
-    opened.delete(["x", "d14"])
-    opened.commit()
-
-
-def merge(opened: IndexWriter) -> None:
-    opened.merge()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param([add_first], marks=pytest.mark.nightly),
-        [add_first, change],
-        [add_first, change, merge],
-    ],
-)
-def test_crash_at_every_step(
-    tmp_path: Path, dense_folder: Path, changes: list[Callable[[IndexWriter], None]]
-) -> None:
-    # So few documents that it finds all.
-    build_hnsw(dense_folder, DenseIndex.open(dense_folder), HnswSettings())
-    *earlier, last = changes
-    with IndexWriter(dense_folder) as opened:
-        for one in earlier:
-            one(opened)
-    before = contents(dense_folder)
-
-    def work(folder: Path, step: int, steps: Any) -> None:
-        opened = IndexWriter(folder)
-        dies_at(step, steps)
-        last(opened)
-
-    def run(folder: Path, step: int) -> tuple[int, bool]:
-        """The number of steps, and whether the change was acknowledged."""
-        steps = FORK.Value("i", 0)
-        child = FORK.Process(target=work, args=(folder, step, steps))
-        child.start()
-        child.join()
-        assert child.exitcode in (0, KILLED)
-        return steps.value, child.exitcode == 0
-
-    whole = Path(shutil.copytree(dense_folder, tmp_path / "whole"))
-    total, _ = run(whole, -1)
-    wanted = contents(whole)
-    assert total > 15
-    assert (before != wanted) == (last is not merge)
-    found = []
-    for step in range(1, total + 1):
-        folder = Path(shutil.copytree(dense_folder, tmp_path / str(step)))
-        _, acknowledged = run(folder, step)
-        verify(folder)
-        found.append(contents(folder))
-        assert found[-1] in (before, wanted)
-        assert found[-1] == wanted or not acknowledged
-        assert nearby(folder) in (None, open_index(folder).search(QUERY, 9, ["q"]))
-        with IndexWriter(folder) as opened:  # goes on, and clears up
-            opened.merge()
-        assert contents(folder) == found[-1]
-        assert not (folder / SEGMENTS).exists()
-        assert not [entry for entry in folder.iterdir() if entry.name.startswith(".")]
-        shutil.rmtree(folder)
-    assert found[0] == before
-    assert found[-1] == wanted
-
-
-def test_nothing_counts_before_a_commit(dense_folder: Path) -> None:
-    before = contents(dense_folder)
-    with IndexWriter(dense_folder) as opened:
-        opened.add(*new("x"))
+def test_nothing_counts_before_a_commit(folder: Path) -> None:
+    before = contents(folder)
+    with IndexWriter(folder) as opened:
+        add(opened, "x")
         opened.delete(["d0"])
-        assert contents(dense_folder) == before
-    assert contents(dense_folder) == before
-    assert not (dense_folder / SEGMENTS).exists()
-    assert isinstance(open_index(dense_folder), DenseIndex)
+        assert contents(folder) == before
+    assert contents(folder) == before
 
 
-def test_an_update_says_what_it_changed(dense_folder: Path) -> None:
-    with IndexWriter(dense_folder) as opened:
-        opened.add(*new("x", "d0", "y"))
+def test_an_update_says_what_it_changed(folder: Path) -> None:
+    with IndexWriter(folder) as opened:
+        add(opened, "x", "d0", "y")
         opened.delete(["d7", "y", "nobody"])
         assert opened.commit() == Update(added=1, replaced=1, deleted=1, documents=50)
         assert opened.commit() == Update(added=0, replaced=0, deleted=0, documents=50)
-    assert contents(dense_folder)["d0"] == "new d0"
+        opened.add([], [], given(0, 0))
+        assert opened.commit().documents == 50
+    assert contents(folder)["d0"] == "new d0"
 
 
-def test_ids_that_are_missing(dense_folder: Path) -> None:
-    asked = ["nobody", "d0", "d7", "x", "y", "z"]
-    with IndexWriter(dense_folder) as opened:
-        assert opened.missing(asked) == ["nobody", "x", "y", "z"]
-        opened.add(*new("x", "y"))
-        opened.delete(["d0", "d7", "y"])
-        opened.add(*new("d7"))
-        assert opened.missing(asked) == ["nobody", "d0", "y", "z"]
+def test_a_changed_index_is_of_another_fingerprint(folder: Path) -> None:
+    with IndexWriter(folder) as opened:
+        opened.delete(["nobody"])
         opened.commit()
-        assert opened.missing(asked) == ["nobody", "d0", "y", "z"]
-
-
-def test_of_equal_ids_in_one_call_the_last_counts(dense_folder: Path) -> None:
-    documents = [Document("x", "one"), Document("y", "two"), Document("x", "three")]
-    with IndexWriter(dense_folder) as opened:
-        opened.add(documents, np.diag([1.0, 2.0, 3.0, 4.0])[:3].astype(np.float32))
+        assert opened.manifest.corpus.fingerprint == "c0"
+        add(opened, "x")
         opened.commit()
-    index = open_index(dense_folder)
-    query = np.array([[0, 0, 100.0, 0]], dtype=np.float32)
-    assert index.search(query, 1, ["q"], ["x"])[0].scores == (300.0,)
-    assert contents(dense_folder)["x"] == "three"
+        assert opened.manifest.corpus.fingerprint != "c0"
 
 
-def test_a_second_writer_is_refused(dense_folder: Path) -> None:
+def test_a_second_writer_is_refused(folder: Path) -> None:
     def refused() -> None:
         with pytest.raises(OutputError, match="another process is writing into"):
-            IndexWriter(dense_folder)
+            IndexWriter(folder)
 
-    with IndexWriter(dense_folder):
+    with IndexWriter(folder):
         refused()
         other = FORK.Process(target=refused)
         other.start()
         other.join()
         assert other.exitcode == 0
-    IndexWriter(dense_folder).close()
+    IndexWriter(folder).close()
 
 
 def test_there_must_be_an_index(tmp_path: Path) -> None:
@@ -215,158 +106,290 @@ def test_there_must_be_an_index(tmp_path: Path) -> None:
         IndexWriter(tmp_path / "nothing")
 
 
-def test_bad_vectors_are_refused_and_the_rest_goes_on(dense_folder: Path) -> None:
-    with IndexWriter(dense_folder) as opened:
-        opened.add(*new("x"))
-        with pytest.raises(InputError, match=r"'y' .* is not finite"):
-            opened.add([Document("y", "")], np.full((1, 4), np.nan, dtype=np.float32))
-        assert opened.commit().added == 1
-    assert "x" in contents(dense_folder)
+@pytest.mark.parametrize("field", ["dense", "sparse"])
+def test_what_cannot_be_stored_is_refused_and_leaves_no_trace(folder: Path, field: str) -> None:
+    bad = given(0, 2)
+    bad[field] = bad[field] * np.float32(np.nan)
+    some = [Document("y", ""), Document("z", "")]
+    with IndexWriter(folder) as opened:
+        add(opened, "x")
+        with pytest.raises(InputError, match="document 'y'"):
+            opened.add(some, some, bad)
+        add(opened, "y")
+        assert opened.commit().added == 2
+    verify(folder)
+    assert contents(folder)["y"] == "new y"
+    assert [r.id for batch in Index.open(folder).batches([field]) for r in batch.rows][50:] == ["x", "y"]
 
 
-def test_a_reader_keeps_what_it_opened(dense_folder: Path) -> None:
-    first = open_index(dense_folder)
-    with IndexWriter(dense_folder) as opened:
-        add_first(opened)
-        second = open_index(dense_folder)
-        expected = [index.search(QUERY, 60, ["q"]) for index in (first, second)]
-        change(opened)
-        opened.merge()
+def full(at: int) -> Callable[..., Any]:
+    """The disk is full from some call on."""
+    calls = 0
+
+    def flush(stream: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls >= at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        stream.flush()
+        return int(stream.tell())
+
+    return flush
+
+
+@pytest.mark.parametrize("at", [1, 2, 4, 8])
+def test_a_full_disk_leaves_the_index_as_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    before = contents(folder)
+    with IndexWriter(folder) as opened:
+        with monkeypatch.context() as patch:
+            for place in ("arrays", "documents", "dense.builder", "sparse.builder", "columns"):
+                patch.setattr(f"isthmus.indexes.{place}.flush", stopped)
+            with pytest.raises(OutputError, match="no space left"):
+                add(opened, "w")
+                add(opened, "x")
+                opened.delete(["d0"])
+                opened.commit()
+        assert contents(folder) == before
+        add(opened, "y")
+        assert opened.commit() == Update(1, 0, 0, 51)
+    verify(folder)
+    assert contents(folder) == {**before, "y": "new y"}
+
+
+def test_a_reader_keeps_what_it_opened(folder: Path) -> None:
+    def answer(index: Index) -> Any:
+        found = [index.search(n, q, 60, ["q"]) for n, q in (("dense", QUERY), ("bm25", ["new"]))]
+        return found, sorted(one.text for one in index.documents(list(index.ids())))
+
+    first = Index.open(folder)
+    before = answer(first)
+    with IndexWriter(folder) as opened:
+        add(opened, "x")
+        opened.delete(["d0"])
+        opened.commit()
+        second = Index.open(folder)
+        then = answer(second)
         opened.delete([f"d{number}" for number in range(50)])
         opened.commit()
-    assert [index.search(QUERY, 60, ["q"]) for index in (first, second)] == expected
-    assert first.store.row("d0") is not None
-    assert second.store.row("d0") is None
-    assert second.store.document(second.store.row("x")).text == "new x"
-    assert len(open_index(dense_folder)) == 1
+        opened.merge(everything=True)
+    with IndexWriter(folder, manifest({"bm25": BM25})) as opened:  # in place of it
+        fill(opened, DOCUMENTS[:1])
+        opened.commit()
+    assert (answer(first), answer(second)) == (before, then)
+    assert first.row("d0") is not None
+    assert second.row("d0") is None
+    assert list(contents(folder)) == [DOCUMENTS[0].id]
+    assert {name.split("/")[1] for name in files(folder) if "/" in name} == {
+        about.name for about in opened.manifest.segments
+    }, "no old file is left"
 
 
-def test_everything_deleted_is_an_empty_index(dense_folder: Path) -> None:
-    with IndexWriter(dense_folder) as opened:
-        opened.delete(contents(dense_folder))
+def test_everything_deleted_is_an_empty_index(folder: Path) -> None:
+    with IndexWriter(folder) as opened:
+        opened.delete(contents(folder))
         assert opened.commit().documents == 0
-        opened.merge()
-    (found,) = open_index(dense_folder).search(QUERY, 10, ["q"])
-    assert len(found) == 0
-    with IndexWriter(dense_folder) as opened:
-        opened.add(*new("x"))
+        opened.merge(everything=True)
+    index = Index.open(folder)
+    for name, query in given(0, 1).items():
+        assert len(index.search(name, query, 10, ["q"])[0]) == 0
+    assert len(index.search("bm25", ["river"], 10, ["q"])[0]) == 0
+    with IndexWriter(folder) as opened:
+        add(opened, "x")
         opened.commit()
-    assert list(contents(dense_folder)) == ["x"]
-
-
-def test_rankings_reach_below_many_deleted_documents(dense_folder: Path) -> None:
-    everything = open_index(dense_folder).search(QUERY, 50, ["q"])[0]
-    with IndexWriter(dense_folder) as opened:
-        opened.delete(everything.document_ids[:20])
-        opened.commit()
-        (found,) = open_index(dense_folder).search(QUERY, 3, ["q"])
-    assert found.document_ids == everything.document_ids[20:23]
-
-
-def test_segments_of_another_index_are_refused(dense_folder: Path, tmp_path: Path) -> None:
-    """A manifest in the place of another's: their segments have the same names."""
-    other = described(titles=False)
-    documents, vectors = new(*(f"d{number}" for number in range(50)))
-    with DenseBuilder(tmp_path / "other", other) as builder:
-        builder.add(documents, vectors)
-        builder.finish({})
-    for folder in (dense_folder, tmp_path / "other"):
-        with IndexWriter(folder) as opened:
-            opened.add(*new("x"))
-            opened.commit()
-    shutil.copy(tmp_path / "other" / "manifest.json", dense_folder)
-    with pytest.raises(InputError, match=r"is damaged: its segment .* another index"):
-        open_index(dense_folder)
-    with pytest.raises(InputError, match="another index"):
-        IndexWriter(dense_folder)
-
-
-@pytest.fixture
-def few_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "TOGETHER", 2)
-
-
-@pytest.mark.usefixtures("few_together")
-@pytest.mark.parametrize("moment", ["before it reads", "when it has read"])
-def test_changes_during_a_merge_are_kept(
-    dense_folder: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    reached, go_on = threading.Event(), threading.Event()
-    plain = merging.merge
-
-    def slowly(*arguments: Any) -> bool:
-        done = moment == "when it has read" and plain(*arguments)
-        reached.set()
-        go_on.wait()
-        return done or plain(*arguments)
-
-    monkeypatch.setattr(writer, "merge", slowly)
-    with IndexWriter(dense_folder) as opened:
-        for names in (["x", "v"], ["y", "w"]):
-            opened.add(*new(*names))
-            opened.commit()
-        reached.wait()
-        # Of the documents that are being copied, one is replaced and two are deleted; nothing is
-        # left of one of the segments.
-        opened.add([Document("x", "newest")], QUERY)
-        opened.delete(["y", "w"])
-        opened.commit()
-        opened.add(*new("z"))
-        opened.commit()
-        monkeypatch.setattr(writer, "merge", plain)
-        go_on.set()
-    found = contents(dense_folder)
-    assert {name: found.get(name) for name in "vwxyz"} == {
-        "v": "new v", "w": None, "x": "newest", "y": None, "z": "new z"
-    }  # fmt: skip
-    assert len(found) == 53
-    segments = read_manifest(dense_folder).segments
-    assert segments is not None
-    assert len(segments) <= 3
+    assert list(contents(folder)) == ["x"]
 
 
 def read(folder: Path, begun: Path, changed: Path, end: Path) -> None:
     """Opens and searches an index again and again, and says that it has seen a change."""
     seen: set[str] = set()
     while not end.exists():
-        index = open_index(folder)
-        texts = {index.store.document(index.store.row(i)).text for i in ("d0", "d7", "d14")}
-        (ranking,) = index.search(QUERY, 60, ["q"])
+        index = Index.open(folder)
+        texts = {one.text for one in index.documents(["d0", "d7", "d14"])}
+        (ranking,) = index.search("dense", QUERY, 60, ["q"])
         assert len(set(ranking.document_ids)) == len(ranking) == len(index) == 50
         assert len(texts) == 1, texts
         seen |= texts
         (changed if len(seen) > 1 else begun).touch()
 
 
-@pytest.mark.usefixtures("few_together")
-def test_readers_see_whole_commits_while_a_writer_works(dense_folder: Path, tmp_path: Path) -> None:
+def test_readers_see_whole_commits_while_a_writer_works(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every commit replaces the same three documents together: a reader sees all or none."""
+    monkeypatch.setattr(writer, "TOGETHER", 2)
 
     def replace_all(opened: IndexWriter, turn: int) -> None:
-        documents = [Document(i, f"turn {turn}") for i in ("d0", "d7", "d14")]
-        opened.add(documents, new("a", "b", "c")[1])
+        some = [Document(i, f"turn {turn}") for i in ("d0", "d7", "d14")]
+        opened.add(some, some, given(0, 3))
         opened.commit()
 
-    with IndexWriter(dense_folder) as opened:
+    with IndexWriter(folder) as opened:
         replace_all(opened, 0)
-        begun, changed = ([tmp_path / f"{name} {n}" for n in "12"] for name in ("begun", "changed"))
-        readers = [
-            FORK.Process(target=read, args=(dense_folder, *files, tmp_path / "end"))
-            for files in zip(begun, changed, strict=True)
-        ]
-        for reader in readers:
-            reader.start()
-        while not all(file.exists() for file in begun):
-            assert all(reader.is_alive() for reader in readers)
+        begun, changed, end = tmp_path / "begun", tmp_path / "changed", tmp_path / "end"
+        reader = FORK.Process(target=read, args=(folder, begun, changed, end))
+        reader.start()
         turn = 0
-        while turn < 20 or not all(file.exists() for file in changed):
-            turn += 1
-            replace_all(opened, turn)
-            if turn % 7 == 0:
-                opened.merge()
-            if not all(reader.is_alive() for reader in readers):
-                break
-    (tmp_path / "end").touch()
-    for reader in readers:
-        reader.join()
-        assert reader.exitcode == 0
+        while reader.is_alive() and (turn < 12 or not changed.exists()):
+            if begun.exists():
+                turn += 1
+                replace_all(opened, turn)
+                opened.merge(everything=turn % 5 == 0)
+        end.touch()
+    reader.join()
+    assert reader.exitcode == 0
+
+
+# Building, and what goes on where it was interrupted.
+
+
+class Interrupted(Exception):
+    """As a process that is killed, it cannot be answered."""
+
+
+def build(folder: Path, stop: int = 10**9, job: str = "job", **changes: Any) -> int:
+    """Fills an index in blocks of 8, or stops after some; how many documents were there before."""
+    wanted = manifest({**FIELDS, **changes})
+    with IndexWriter(folder, wanted, job) as opened:
+        done = opened.done
+        for first in range(done, 50, 8):
+            if first >= stop:
+                raise Interrupted
+            some = DOCUMENTS[first : first + 8]
+            opened.add(some, some, given(first, first + 8))
+        opened.commit()
+    return done
+
+
+@pytest.mark.parametrize("stop", [0, 8, 24, 50])
+def test_interrupted_after_any_block_building_goes_on(
+    tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        if stop == 50:  # all but the commit
+
+            def publish(*_: object) -> None:
+                raise Interrupted
+
+            patch.setattr(IndexWriter, "_publish", publish)
+        build(tmp_path / "index", stop)
+    with pytest.raises(InputError, match="is not" if stop else "is not an index"):
+        Index.open(tmp_path / "index")
+    for part in ("dense/vectors.npy", "documents/documents.arrow", "sparse/terms.gathered"):
+        if stop == 24:  # what was not recorded is cut off
+            with (tmp_path / "index" / "segments" / "000001" / part).open("ab") as stream:
+                stream.write(b"\0garbage" * 1000)
+    assert build(tmp_path / "index") == stop
+    assert files(tmp_path / "index") == files(tmp_path / "whole")
+    verify(tmp_path / "index")
+
+
+@pytest.mark.parametrize("part", ["dense/vectors.npy", "sparse/weights.gathered", "progress.json"])
+@pytest.mark.parametrize("lost", [True, False])
+def test_files_shorter_than_recorded_start_anew(tmp_path: Path, part: str, lost: bool) -> None:
+    with pytest.raises(Interrupted):
+        build(tmp_path / "index", 16)
+    file = tmp_path / "index" / "segments" / "000001" / part
+    file.unlink() if lost else os.truncate(file, file.stat().st_size - 1)
+    assert build(tmp_path / "index") == 0
+    verify(tmp_path / "index")
+
+
+def test_another_job_is_never_mixed_in(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        build(tmp_path / "index", 16)
+    assert build(tmp_path / "index", job="other") == 0
+    build(tmp_path / "whole", job="other")
+    one, two = (
+        {name.split("/", 2)[2]: held for name, held in files(tmp_path / n).items() if "/" in name}
+        for n in ("index", "whole")
+    )
+    assert one == two
+
+
+def test_adding_goes_on_and_replaces(folder: Path, tmp_path: Path) -> None:
+    def work(where: Path, stop: int) -> Update:
+        with IndexWriter(where, job="job") as opened:
+            names = ["x", "d0", "y", "z"]
+            for number, name in enumerate(names[opened.done :], opened.done):
+                if number == stop:
+                    raise Interrupted
+                add(opened, name)
+            return opened.commit()
+
+    with pytest.raises(Interrupted):
+        work(folder, 2)
+    assert len(contents(folder)) == 50
+    assert work(folder, 9) == Update(3, 1, 0, 53)
+    assert contents(folder)["d0"] == "new d0"
+    verify(folder)
+
+
+@pytest.mark.parametrize("moment", ["first segment", "second segment", "bm25"])
+def test_a_new_field_goes_on_where_it_was_interrupted(
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = index_of(tmp_path / "index", DOCUMENTS[:30], {"first": DENSE}, {"first": VECTORS[:30]})
+    with IndexWriter(folder.folder) as opened:
+        opened.add(DOCUMENTS[30:], DOCUMENTS[30:], {"first": VECTORS[30:]})
+        opened.delete([DOCUMENTS[3].id])
+        opened.commit()
+    places = {one.id: row for row, one in enumerate(DOCUMENTS)}
+    encoded: list[str] = []
+    stop = {"first segment": 0, "second segment": 30, "bm25": 99}[moment]
+
+    def encode(blocks: Iterator[list[Document]]) -> Iterator[Any]:
+        for block in blocks:
+            if len(encoded) >= stop:
+                raise Interrupted
+            encoded.extend(one.id for one in block)
+            rows = [places[one.id] for one in block]
+            yield block, {"sparse": scipy.sparse.csr_matrix(abs(VECTORS[rows]))}
+
+    def grow() -> None:
+        with IndexWriter(folder.folder, job="job") as opened:
+            opened.add_fields({"bm25": BM25, "sparse": SPARSE}, encode)
+
+    def interrupted(*_: object) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        if moment == "bm25":
+            patch.setattr("isthmus.indexes.bm25.builder.merge_postings", interrupted)
+        grow()
+    assert list(Index.open(folder.folder).manifest.fields) == ["first"]
+    stop = 99
+    grow()
+    assert sorted(encoded) == sorted(one.id for one in DOCUMENTS), "each once"
+    verify(folder.folder)
+    living = [one for one in DOCUMENTS if one.id != DOCUMENTS[3].id]
+    rows = [places[one.id] for one in living]
+    anew = index_of(
+        tmp_path / "anew", living, {"bm25": BM25, "sparse": SPARSE},
+        {"sparse": scipy.sparse.csr_matrix(abs(VECTORS[rows]))},
+    )  # fmt: skip
+    grown = Index.open(folder.folder)
+    for name, query in (("bm25", ["river bank"]), ("sparse", given(0, 1)["sparse"])):
+        assert grown.search(name, query, 9, ["q"]) == anew.search(name, query, 9, ["q"])
+
+
+def test_words_alone_go_on_where_a_new_field_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of postings whose files a later writer removed are not taken for work that is done."""
+    folder = index_of(tmp_path / "index", DOCUMENTS, {"dense": DENSE}, {"dense": VECTORS}).folder
+
+    def interrupted(*_: object) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr("isthmus.indexes.bm25.builder.merge_postings", interrupted)
+        with pytest.raises(Interrupted), IndexWriter(folder, job="job") as opened:
+            opened.add_fields({"bm25": BM25})
+    with IndexWriter(folder, job="job") as opened:
+        opened.add_fields({"bm25": BM25})
+    anew = index_of(tmp_path / "anew", DOCUMENTS, {"bm25": BM25})
+    both = [one.search("bm25", ["river"], 50, ["q"]) for one in (Index.open(folder), anew)]
+    assert both[0] == both[1]
