@@ -51,10 +51,13 @@ MANY = [
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """BM25 and a dense index of the same documents, and their hybrid."""
+    """An index of fields for BM25 and a dense encoder; days of the log have metadata."""
     folder = tmp_path_factory.mktemp("page")
     lines = [(name, *texts) for name, texts in DOCUMENTS.items()] + MANY
-    records = [{"_id": name, "title": title, "text": text} for name, title, text in lines]
+    records = [
+        {"_id": name, "title": title, "text": text, **_metadata(name)}
+        for name, title, text in lines
+    ]
     corpus = folder / "corpus.jsonl"
     corpus.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
     tokenizer = new_tokenizer([text[:2000] for _, _, text in lines], 400)
@@ -63,6 +66,13 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     DenseEncoder(backbone, tokenizer, settings).save(folder / "dense")
     isthmus.index(corpus, folder / "both", ["bm25", str(folder / "dense")])
     return folder / "both"
+
+
+def _metadata(name: str) -> dict[str, Any]:
+    if not name.startswith("log-"):
+        return {}
+    day = int(name.removeprefix("log-"))
+    return {"day": day, "wind": "west" if day % 2 else "<b>east</b>", "calm": day < 3}
 
 
 @contextmanager
@@ -79,7 +89,7 @@ def served(app: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def address(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of both and their hybrid, that takes judgements."""
+    """A server of both fields, and of both fused, that takes judgements."""
     with served(open_app(index, judgements=tmp_path_factory.mktemp("judged"))) as found:
         yield found
 
@@ -109,7 +119,7 @@ class Watched:
         self.page.on("request", self._asked)
 
     def _said(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
+        if message.type in ("error", "warning") and "status of 422" not in message.text:
             self.wrong.append(f"console: {message.text}")
 
     def _asked(self, request: Any) -> None:
@@ -139,7 +149,7 @@ def watched(browser: Any, address: str) -> Iterator[Any]:
         assert len(one.asked) > 5, "the page has loaded"
 
 
-ALL = ["bm25", "dense", "hybrid"]
+ALL = ["bm25", "dense", "fused"]
 
 
 def test_search_compare_explain_and_come_back(watched: Any) -> None:
@@ -155,7 +165,7 @@ def test_search_compare_explain_and_come_back(watched: Any) -> None:
     expect(page.locator(".hit")).to_have_count(10)
     assert len([url for url in tab.asked if "/api/search" in url]) <= 3, "not one for every key"
     page.get_by_role("button", name="Dense").click()
-    page.get_by_role("button", name="Hybrid").click()
+    page.get_by_role("button", name="Fused").click()
     page.get_by_role("button", name="BM25").click()
     page.get_by_role("button", name="Side by side").click()
     expect(page.locator(".column")).to_have_count(3)
@@ -171,14 +181,14 @@ def test_search_compare_explain_and_come_back(watched: Any) -> None:
     expect(panel.locator(".text")).to_contain_text("He sleeps by day.")
     panel.get_by_role("button", name="Dense").click()
     expect(panel.locator(".sentences span").first).to_be_visible()
-    panel.get_by_role("button", name="Hybrid").click()
+    panel.get_by_role("button", name="Fused").click()
     expect(panel).to_contain_text("What each retriever adds")
     said = parse_qs(urlsplit(page.url).query)
     assert said == {
         "q": ["keeper of the lighthouse"],
         "r": ALL,
         "doc": ["keeper"],
-        "why": ["hybrid"],
+        "why": ["fused"],
     }
     other = watched()
     shared = other.open(**said)
@@ -191,6 +201,41 @@ def test_search_compare_explain_and_come_back(watched: Any) -> None:
     expect(page.locator("dialog#panel")).not_to_be_visible()
     expect(page.locator(".column")).to_have_count(3)
     expect(first).to_be_visible()
+
+
+def test_a_filter_is_part_of_what_is_shown_and_its_errors_are_said_once(watched: Any) -> None:
+    page = watched().open(q="harbour", n="50", r=ALL)
+    expect(page.locator("#filter-fields")).to_have_text(
+        "by day (number), wind, calm (true or false)"
+    )
+    box = page.get_by_label("Filter")
+    box.fill('day>=27 wind="<b>east</b>"')
+    box.press("Enter")
+    dense = page.locator(".column[data-name=dense]")
+    expect(dense.locator(".hit")).to_have_count(1)
+    expect(dense.locator(".fields li")).to_have_text(
+        ["day: 28", "wind: <b>east</b>", "calm: false"]
+    )
+    assert parse_qs(urlsplit(page.url).query)["f"] == ['day>=27 wind="<b>east</b>"']
+    dense.locator(".hit a").click()
+    expect(page.locator("#panel .fields li").first).to_have_text("day: 28")
+    page.get_by_role("button", name="Close").click()
+    box.fill("day>=27 wnid=west")
+    box.press("Enter")
+    said = page.get_by_role("alert").filter(visible=True)
+    expect(said).to_have_count(1)
+    expect(said).to_contain_text("no document has a field 'wnid'")
+    expect(page.locator(".hit")).to_have_count(0)
+    page.go_back()
+    expect(box).to_have_value('day>=27 wind="<b>east</b>"')
+    expect(said).to_have_count(0)
+    expect(dense.locator(".hit")).to_have_count(1)
+    box.fill("day>99")
+    box.press("Enter")
+    expect(page.locator(".empty").first).to_contain_text("filter lets through")
+    box.fill("")
+    page.get_by_label("Search the documents").focus()
+    expect(dense.locator(".hit")).to_have_count(len(DOCUMENTS) + len(MANY))
 
 
 def test_nothing_found_and_queries_that_cannot_be(watched: Any) -> None:
@@ -317,8 +362,10 @@ def test_dark_and_light(watched: Any) -> None:
 
 STATES: dict[str, tuple[dict[str, Any], str]] = {
     "landing": ({}, ".landing"),
+    "filtered": ({"q": "harbour", "f": "day>3 wind=west"}, ".fields"),
+    "refused": ({"q": "harbour", "f": "day"}, "#filter-problem"),
     "columns": ({"q": "harbour", "r": ALL, "n": "3"}, ".column:nth-child(3) .hit"),
-    "panel": ({"q": "keeper", "n": "5", "doc": "keeper", "why": "hybrid"}, "#panel .sentences"),
+    "panel": ({"q": "keeper", "n": "5", "doc": "keeper", "why": "fused"}, "#panel .sentences"),
 }
 
 

@@ -10,6 +10,7 @@ from isthmus.errors import lone_surrogate
 from isthmus.indexes.columns import LONG, NUMBER, TEXT, type_of
 from isthmus.serving.settings import Limits
 
+Type = Literal["bm25", "dense", "sparse", "fused", "reranked"]
 Show = Literal["ids", "snippets", "texts"]
 """How much of a hit is sent: its id and score, also title and snippet, also the text."""
 
@@ -67,7 +68,7 @@ class RetrieverAbout(BaseModel):
     """A retriever that can be asked for by name."""
 
     name: str
-    type: Literal["bm25", "dense", "sparse", "hybrid", "reranked"]
+    type: Type
     model: str | None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from isthmus.config.cache import cache_folder
 from isthmus.config.models import full_name
@@ -18,6 +18,7 @@ from isthmus.progress import waiting
 from isthmus.records import Document
 from isthmus.retrieval.searcher import Retriever, load_encoders
 from isthmus.serving.errors import RefusalError
+from isthmus.serving.messages import Type
 from isthmus.serving.settings import ServeSettings
 from isthmus.serving.timing import QueryVectors, TimedReranker, TimedSearcher
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from isthmus.retrieval.reranker import Scorer
     from isthmus.retrieval.searcher import Encoder
 
-Type = Literal["bm25", "dense", "sparse", "hybrid", "reranked"]
 _INSIDE = ("final", "best", "model")  # model folders of runs: the run's name identifies them
 _BLOCK = 1024  # documents
 Stamp = tuple[int, int, int] | None
@@ -127,7 +127,7 @@ class Opening:
         fused = TimedSearcher(index, encoders, vectors)
         default = next(one for one in served if one.name == fused.fields[0])
         if len(fused.fields) > 1:
-            default = ServedRetriever(_free("hybrid", fields), "hybrid", None, fused)
+            default = ServedRetriever(_free("fused", fields), "fused", None, fused)
             served.append(default)
         if self._settings.rerank is not None:
             default = self._reranked(_free("reranked", fields), default.retriever)

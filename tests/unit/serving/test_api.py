@@ -36,13 +36,13 @@ def refusal(answer: object) -> str:
 
 def test_every_retriever_answers_as_search_does(client: TestClient, folders: Path) -> None:
     about = client.get("/api/about").json()
-    assert [one["type"] for one in about["retrievers"]] == ["bm25", "dense", "hybrid"]
-    assert about["default"] == "hybrid"
+    assert [one["type"] for one in about["retrievers"]] == ["bm25", "dense", "fused"]
+    assert about["default"] == "fused"
     assert about["documents"] == 6
     assert about["metadata"] == {
         "year": "number", "lang": "text", "tags": "text", "draft": "boolean", "place": "text",
     }  # fmt: skip
-    for name, use in (("bm25", "bm25"), ("dense", "dense"), ("hybrid", None)):
+    for name, use in (("bm25", "bm25"), ("dense", "dense"), ("fused", None)):
         expected = isthmus.open_index(folders / "both").search("the river bank", k=4, use=use)
         found = client.get(
             "/api/search", params={"q": "the river bank", "use": name, "k": 4}
@@ -99,7 +99,7 @@ def test_documents_come_as_they_are_whole_or_in_passages(
     whole = cut.get("/api/document", params={"id": "long"}).json()
     assert whole["text"] == text
     assert whole["characters"] == len(text)
-    for name in ("dense", "hybrid"):
+    for name in ("dense", "fused"):
         (hit,) = cut.get(f"/api/search?q=sentence%20number%2090&use={name}").json()["hits"]
         assert hit["place"].startswith("passage ")
         assert hit["text"] in text
@@ -109,16 +109,16 @@ def test_documents_come_as_they_are_whole_or_in_passages(
 
 
 def test_explanations_are_those_of_the_command(client: TestClient, folders: Path) -> None:
-    for name in ("bm25", "dense", "hybrid"):
+    for name in ("bm25", "dense", "fused"):
         asked = {"q": "river bank", "id": "river", "use": name}
         found = client.get("/api/explain", params=asked).json()
-        use = None if name == "hybrid" else name
+        use = None if name == "fused" else name
         expected = isthmus.open_index(folders / "both").explain("river bank", "river", use=use)
         assert found["kind"] == expected.kind
         assert found["score"] == pytest.approx(expected.score, rel=1e-5)
 
 
-def test_the_hybrid_is_re_ranked_as_by_search(
+def test_what_is_fused_is_re_ranked_as_by_search(
     folders: Path, tmp_path: Path, open_client: Open
 ) -> None:
     tokenizer = Tokenizer.load(str(folders / "encoder"))
@@ -131,15 +131,15 @@ def test_the_hybrid_is_re_ranked_as_by_search(
     client = open_client(folders / "both", settings={"rerank": {"model": str(tmp_path)}})
     about = client.get("/api/about").json()
     types = {one["name"]: one["type"] for one in about["retrievers"]}
-    assert types == {"bm25": "bm25", "dense": "dense", "hybrid": "hybrid", "reranked": "reranked"}
+    assert types == {"bm25": "bm25", "dense": "dense", "fused": "fused", "reranked": "reranked"}
     assert about["default"] == "reranked"
-    for name, model in (("hybrid", None), ("reranked", str(tmp_path))):
+    for name, model in (("fused", None), ("reranked", str(tmp_path))):
         expected = isthmus.open_index(folders / "both").search("a river", rerank=model)
         found = client.get("/api/search", params={"q": "a river", "use": name}).json()
         assert [hit["id"] for hit in found["hits"]] == [hit.id for hit in expected]
         assert bool(found["milliseconds"]["rerank"]) is (name == "reranked")
     explained = client.get("/api/explain?q=a%20river&id=river").json()
-    assert explained["before"]["kind"] == "hybrid"
+    assert explained["before"]["kind"] == "fused"
     models = {one["name"]: one["model"] for one in about["retrievers"]}
     assert models["dense"] == "encoder"
     assert models["reranked"] == tmp_path.name
@@ -161,7 +161,7 @@ FILTERS = [
 def test_a_filter_lets_the_same_documents_through_however_it_is_written(
     client: TestClient, short: str, full: dict[str, object], expected: set[str]
 ) -> None:
-    for name in ("bm25", "dense", "hybrid"):
+    for name in ("bm25", "dense", "fused"):
         asked = {"q": "a river bank in winter", "use": name}
         every = client.get("/api/search", params=asked).json()["hits"]
         kept = [hit["id"] for hit in every if hit["id"] in expected]
@@ -172,7 +172,7 @@ def test_a_filter_lets_the_same_documents_through_however_it_is_written(
         ):
             assert {hit["id"] for hit in found.json()["hits"]} >= set(kept)
             assert {hit["id"] for hit in found.json()["hits"]} <= expected
-            if name != "hybrid":  # whose votes depend on what else is there
+            if name != "fused":  # whose votes depend on what else is there
                 assert [hit["id"] for hit in found.json()["hits"]] == kept
     if not expected:
         assert "filter" in found.json()["note"]

@@ -75,12 +75,12 @@ async def asked(
 def test_what_waits_is_answered_together_as_it_would_be_alone(
     folders: Path, batches: Batches
 ) -> None:
-    hybrid = open_searcher(folders / "both")
-    gate = Gate(hybrid)
+    searcher = open_searcher(folders / "both")
+    gate = Gate(searcher)
     _, *found = asyncio.run(asked(batches, gate, TEXTS))
     assert gate.sizes == [1, 4, 2]
     for text, one in zip(TEXTS, found, strict=True):
-        (alone,) = hybrid.search([Query("q", text)], 3)
+        (alone,) = searcher.search([Query("q", text)], 3)
         assert isinstance(one, Found)
         assert one.shown.document_ids == alone.document_ids
         assert one.shown.scores == pytest.approx(alone.scores, rel=1e-4)
@@ -88,9 +88,9 @@ def test_what_waits_is_answered_together_as_it_would_be_alone(
 
 
 def test_each_is_answered_to_its_own_depth(folders: Path, batches: Batches) -> None:
-    hybrid = open_searcher(folders / "both")
-    _, *found = asyncio.run(asked(batches, Gate(hybrid), ["river bank"] * 4, depths=(1, 3)))
-    (alone,) = hybrid.search([Query("q", "river bank")], 3)
+    searcher = open_searcher(folders / "both")
+    _, *found = asyncio.run(asked(batches, Gate(searcher), ["river bank"] * 4, depths=(1, 3)))
+    (alone,) = searcher.search([Query("q", "river bank")], 3)
     assert len(alone.document_ids) > 1
     for depth, one in zip((1, 3, 1, 3), found, strict=True):
         assert isinstance(one, Found)

@@ -35,7 +35,7 @@ def test_documents_are_searched_once_they_are_acknowledged(own: Path, open_clien
     answer = client.post("/api/documents", json={"documents": [NEW]})
     assert answer.json() == {"added": 1, "replaced": 0, "deleted": 0, "documents": 7}
     assert ids(client, "volcano") == ["fire"]
-    assert "fire" in ids(client, "volcano", "hybrid")
+    assert "fire" in ids(client, "volcano", "fused")
     assert isthmus.open_index(own).search("volcano", k=1)[0].id == "fire"  # and on the disk
     changed = {**NEW, "text": "A glacier."}
     answer = client.post("/api/documents", json={"documents": [changed]})

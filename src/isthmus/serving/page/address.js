@@ -1,6 +1,6 @@
 // What the page shows is in its address: shared, kept, gone back to.
 
-const KEYS = { query: "q", shown: "r", depth: "n", id: "doc", why: "why" };
+const KEYS = { query: "q", filter: "f", shown: "r", depth: "n", id: "doc", why: "why" };
 const LISTS = new Set(["shown"]);
 const LONGEST = 2000; // characters of a text that an address carries
 

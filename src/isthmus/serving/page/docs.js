@@ -53,8 +53,9 @@ function shape(schema, description, indent = "") {
   if (found.enum) return found.enum.map((one) => JSON.stringify(one)).join(" | ");
   if ("const" in found) return JSON.stringify(found.const);
   if (found.type === "array") return `[${shape(found.items, description, indent)}]`;
-  if (found.properties) return `{\n${Object.entries(found.properties).map(([name, one]) => `${indent}  ${name}: ${inner(one)}`).join(",\n")}\n${indent}}`;
-  if (found.additionalProperties?.type) return `{…: ${inner(found.additionalProperties)}}`;
+  const others = typeof found.additionalProperties === "object" ? [["…", found.additionalProperties]] : [];
+  if (found.properties) return `{\n${[...Object.entries(found.properties), ...others].map(([name, one]) => `${indent}  ${name}: ${inner(one)}`).join(",\n")}\n${indent}}`;
+  if (others.length) return `{…: ${inner(found.additionalProperties)}}`;
   return found.type ?? "any";
 }
 

@@ -44,7 +44,19 @@ export function failure(error, again = null) {
     again ? h("button", { type: "button", onclick: again }, "Try again") : null);
 }
 
-const TYPES = { bm25: "BM25", dense: "Dense", sparse: "Sparse", hybrid: "Hybrid", reranked: "Re-ranked" };
+/** What else a document has, as chips: all of it, or the first `most`. */
+export function fields(metadata, most = Infinity) {
+  const entries = Object.entries(metadata ?? {});
+  if (!entries.length) return null;
+  const chips = entries.slice(0, most).map(([name, value]) => {
+    const text = [value].flat().join(", ");
+    return h("li", { title: `${name}: ${text}` }, own(`${name}:`, { class: "quiet" }), " ", own(text));
+  });
+  const left = entries.length - chips.length;
+  return h("ul", { class: "fields", "aria-label": "Metadata" }, chips, left ? h("li", { class: "quiet" }, `${left} more`) : null);
+}
+
+const TYPES = { bm25: "BM25", dense: "Dense", sparse: "Sparse", fused: "Fused", reranked: "Re-ranked" };
 
 /** A retriever's name as the page shows it: that of its type, or its own where it has another. */
 export function label(retriever) {

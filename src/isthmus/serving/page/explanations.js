@@ -18,9 +18,9 @@ export function explained(explanation) {
     before ? nested(before, "Before re-ranking") : null);
 }
 
-/** What a retriever within another is called: its type, and which model it has. */
-function typeOf({ kind, model }) {
-  return [label({ name: kind, type: kind }), model ? own(` ${model.split(/[/:]/).pop()}`, { class: "quiet" }) : ""];
+/** What a field within several is called: its name, or type, and which model it has. */
+function typeOf({ field, kind, model }) {
+  return [label({ name: field ?? kind, type: kind }), model ? own(` ${model.split(/[/:]/).pop()}`, { class: "quiet" }) : ""];
 }
 
 function contributions(terms, { score }) {

@@ -46,15 +46,20 @@ function run(about) {
     if (inPanel && !state.id && search.opener?.isConnected) search.opener.focus();
   }
 
+  function fill() {
+    $("query").value = state.query ?? "";
+    $("filter").value = state.filter ?? "";
+  }
+
   wire(search, go, () => state);
   addEventListener("popstate", () => {
     settle();
     state = read();
-    $("query").value = state.query ?? "";
+    fill();
     show();
   });
   listen({ search, panel, judgements, state: () => state });
-  $("query").value = state.query ?? "";
+  fill();
   show();
   if (!state.query) $("query").focus();
 }
@@ -63,16 +68,18 @@ function run(about) {
 function wire(search, go, state) {
   let timer;
   const query = $("query");
+  const filter = $("filter");
   const ask = (typed) => {
     clearTimeout(timer);
-    if (query.value !== (state().query ?? "")) go({ query: query.value, id: null, why: null }, typed);
+    const tests = filter.value.trim() || null;
+    if (query.value !== (state().query ?? "") || tests !== state().filter) go({ query: query.value, filter: tests, id: null, why: null }, typed);
     if (!typed) settle();
   };
   query.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(ask, PAUSE, true);
   });
-  query.addEventListener("change", () => ask(false));
+  for (const box of [query, filter]) box.addEventListener("change", () => ask(false)); // half a filter is wrong: it waits
   $("search-form").addEventListener("submit", (event) => {
     event.preventDefault();
     ask(false);

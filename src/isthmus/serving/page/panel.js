@@ -1,7 +1,7 @@
 // The panel beside the results: why a document was found, and its text.
 
 import { get } from "./api.js";
-import { $, count, failure, h, label, number, own } from "./elements.js";
+import { $, count, failure, fields, h, label, number, own } from "./elements.js";
 import { explained } from "./explanations.js";
 
 const PIECE = 20_000; // characters of a text that are shown at a time
@@ -85,7 +85,7 @@ export class Panel {
     try {
       const found = await get("document", { id }, signal);
       title.replaceChildren(own(found.title || found.id));
-      text.replaceChildren();
+      text.replaceChildren(...[fields(found.metadata)].filter(Boolean));
       append(text, found.text, wordsOf(id, query));
       const left = (found.characters ?? 0) - [...found.text].length;
       if (left > 0) text.append(h("p", { class: "quiet" }, `The server sends no more: ${count(left)} characters are left out.`));

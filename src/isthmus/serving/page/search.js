@@ -2,9 +2,11 @@
 
 import { get } from "./api.js";
 import { address } from "./address.js";
-import { $, count, failure, h, label, number, own, plural, tell } from "./elements.js";
+import { $, count, failure, fields, h, label, number, own, plural, tell } from "./elements.js";
 
 const DEPTHS = [5, 10, 20, 50, 100];
+const FIELDS = 8; // of metadata, that are shown of a result, and named below the filter
+const COMPARED = { text: "", number: " (number)", boolean: " (true or false)" };
 const SETTLED = 600; // milliseconds that a query stands before it is worth re-ranking
 const SLOW = 2500; // milliseconds after which a column says that it still waits
 
@@ -13,7 +15,7 @@ export class Search {
   constructor(about, go, judgements) {
     Object.assign(this, { about, go, judgements });
     this.state = {};
-    this.key = null; // the query and the depth that the answers are of
+    this.key = null; // the query, the depth and the filter that the answers are of
     this.drawn = null; // what the columns show
     this.opener = null; // the link that opened the panel
     this.answers = new Map(); // by retriever; a Failure where there is none
@@ -23,6 +25,16 @@ export class Search {
     $("depth").append(...allowed.map((depth) => h("option", { value: depth }, String(depth))));
     $("depth").addEventListener("change", (event) => go({ depth: Number(event.target.value) }));
     this.chips();
+    this.filterable();
+  }
+
+  /** The box of the filter, where documents have anything to filter by. */
+  filterable() {
+    const names = Object.entries(this.about.metadata).filter(([, type]) => type in COMPARED);
+    $("filtering").hidden = !names.length;
+    $("filter").placeholder = names.slice(0, 2).map(([name, type]) => `${name}${type === "number" ? ">=…" : "=…"}`).join(" ");
+    const shown = names.slice(0, FIELDS).flatMap(([name, type], at) => [at ? ", " : "", own(name), COMPARED[type]]);
+    $("filter-fields").replaceChildren("by ", ...shown, names.length > FIELDS ? ", …" : "");
   }
 
   /** The retrievers that a state shows, in the server's order. */
@@ -65,8 +77,8 @@ export class Search {
     $("compare")?.setAttribute("aria-pressed", names.size === this.about.retrievers.length);
     this.choose(this.depth(state));
     const tooLong = [...query].length > this.about.limits.query_characters;
-    this.complain(tooLong ? `${count([...query].length)} characters: a query has at most ${count(this.about.limits.query_characters)}.` : "");
-    const key = JSON.stringify([query, this.depth(state)]);
+    this.complain("query", tooLong ? `${count([...query].length)} characters: a query has at most ${count(this.about.limits.query_characters)}.` : "");
+    const key = JSON.stringify([query, this.depth(state), state.filter]);
     if (key !== this.key) {
       this.controller.abort();
       this.controller = new AbortController();
@@ -75,7 +87,10 @@ export class Search {
       this.key = key;
       if (query && !tooLong) this.judgements.load(query, this.controller.signal);
     }
-    if (!query || tooLong) return this.land(tooLong);
+    if (!query || tooLong) {
+      this.complain("filter", "");
+      return this.land(tooLong);
+    }
     for (const one of shown) {
       if (this.answers.has(one.name) || this.pending.has(one.name)) continue;
       this.ask(one.name, query, typed && one.type === "reranked" ? SETTLED : 0);
@@ -92,11 +107,13 @@ export class Search {
     select.value = depth;
   }
 
-  complain(problem) {
-    $("query-problem").textContent = problem;
-    $("query-problem").hidden = !problem;
-    if (problem) $("query").setAttribute("aria-invalid", "true");
-    else $("query").removeAttribute("aria-invalid");
+  /** Says below a box what is wrong with it. */
+  complain(box, problem) {
+    const place = $(`${box}-problem`);
+    if (place.textContent !== problem) place.textContent = problem;
+    place.hidden = !problem;
+    if (problem) $(box).setAttribute("aria-invalid", "true");
+    else $(box).removeAttribute("aria-invalid");
   }
 
   async ask(name, query, delay) {
@@ -107,7 +124,8 @@ export class Search {
     const slow = setTimeout(() => this.late(name), SLOW);
     let answer;
     try {
-      answer = await get("search", { q: query, use: name, k: this.depth(this.state), show: "snippets" }, signal);
+      const { filter } = this.state;
+      answer = await get("search", { q: query, use: name, k: this.depth(this.state), show: "snippets", ...(filter ? { filter } : {}) }, signal);
     } catch (error) {
       answer = error;
     }
@@ -148,6 +166,9 @@ export class Search {
   draw() {
     const shown = this.shown(this.state);
     $("busy").hidden = !this.pending.size;
+    const refused = [...this.answers.values()].find((one) => one.status === 422 && one.message.startsWith("filter: "));
+    this.complain("filter", refused ? [refused.message.slice("filter: ".length), refused.fix, refused.expected].filter(Boolean).join("; ") : "");
+    if (refused) return $("results").replaceChildren(); // said once, and not by every column
     const old = new Map([...document.querySelectorAll(".column")].map((one) => [one.dataset.name, one]));
     const [first] = shown;
     const ranks = shown.length > 1 ? ranksOf(this.answers.get(first.name)) : null;
@@ -161,7 +182,7 @@ export class Search {
     const grid = h("div", { class: `columns${columns.length > 1 ? " several" : ""}` }, columns);
     grid.style.setProperty("--columns", columns.length);
     $("results").replaceChildren(grid);
-    this.mark();
+    return this.mark();
   }
 
   frame(retriever, about, ...inner) {
@@ -210,6 +231,7 @@ export class Search {
         h("h3", {}, h("a", { href: address(open) }, own(hit.title || hit.id))),
         place.length ? h("p", { class: "place" }, place.flatMap((one, at) => (at ? [" · ", one] : [one]))) : null,
         h("p", { class: "snippet", dir: "auto" }, hit.snippet.map((part) => (part.match ? h("mark", {}, part.text) : part.text))),
+        fields(hit.metadata, FIELDS),
         h("div", { class: "facts" },
           h("span", { class: "score", title: "score" }, h("i", { share }), number(hit.score)),
           ranks ? moved(hit, ranks, reference) : null,
@@ -237,7 +259,7 @@ export class Search {
   }
 }
 
-const DESCRIBED = { bm25: "terms, weighted by rarity", hybrid: "rankings fused", reranked: "the best, read again" };
+const DESCRIBED = { bm25: "terms, weighted by rarity", fused: "their rankings together", reranked: "the best, read again" };
 
 function ways(number) {
   return number === 1 ? "one way" : `${["two", "three", "four", "five", "six"][number - 2] ?? number} ways`;
