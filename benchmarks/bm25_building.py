@@ -26,16 +26,17 @@ import bm25s
 import numpy as np
 
 from isthmus.collections import open_collection, open_corpus
-from isthmus.indexes.bm25 import Analyzer, Bm25Index
-from isthmus.indexes.bm25.builder import build_bm25
-from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
+from isthmus.indexes.bm25.analyzer import Analyzer
+from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import Bm25Settings
+from isthmus.retrieval.index import index
 
 _DATA = Path(os.environ.get("ISTHMUS_DATA", Path(__file__).parents[2] / "shared" / "data"))
 _TEXTS = ("texts/enwiki_sample.jsonl.zst", "texts/openstax.jsonl.zst")
 _COLLECTION = "collections/openwiki"
 _CHARACTERS = 360  # about 60 words
 _DEPTH = 100
-_SETTINGS = Bm25Settings()
+_SETTINGS = Bm25Settings().resolved("english")
 
 
 def main() -> None:
@@ -98,15 +99,13 @@ def _measured(options: Any) -> dict[str, float]:
 
 
 def _build(folder: Path, memory: float) -> Any:
-    origin = CorpusOrigin(spec="corpus", fingerprint="corpus")
-    description = Description(kind="bm25", corpus=origin, titles=True, bm25=_SETTINGS)
-    documents = open_corpus(str(folder / "corpus.jsonl")).documents()
-    index = build_bm25(documents, folder / "index", description, {}, memory)
+    how = {"bm25": dict(_SETTINGS), "memory": memory}
+    made = index(str(folder / "corpus.jsonl"), folder / "index", settings=how)
 
     def answers(texts: list[str]) -> Iterator[Any]:
-        opened = Bm25Index.open(index)
+        opened = Index.open(made)
         for text in texts:
-            yield list(opened.search([text], _DEPTH, ["q"])[0])
+            yield list(opened.search("bm25", [text], _DEPTH, ["q"])[0])
 
     return answers
 

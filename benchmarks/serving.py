@@ -298,8 +298,8 @@ def _indexed(place: Path, corpus: Path, kind: str, model: str) -> Path:
         return folder
     if kind == "bm25":
         return isthmus.index(corpus, folder).folder
-    models = [_perturbing(model), "bm25"] if kind == "hybrid" else _perturbing(model)
-    return isthmus.index(corpus, folder, models).folder
+    how = ["passages=false"] if kind == "hybrid" else ["passages=false", "bm25=false"]
+    return isthmus.index(corpus, folder, _perturbing(model), settings=how).folder
 
 
 def _perturbing(model: str) -> Any:

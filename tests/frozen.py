@@ -515,7 +515,7 @@ def adapted(values: Values, place: Path, spec: str, start: str) -> None:
     for name, how in ways.items():
         with values.case(name):
             output = place / f"run-{name}"
-            how = ["bm25={k1: 0.9, b: 0.4}", *little, *how]
+            how = ["bm25={k1: 0.9, b: 0.4}", "passages=false", *little, *how]
             report = isthmus.adapt(spec, start, output, recipe="adapt-quick", settings=how).report
             trained(values, name, output)
             assert report is not None

@@ -26,9 +26,9 @@ import torch
 
 _PRELOADED = (
     "isthmus.cli", "isthmus.pretraining.pretrain", "isthmus.finetuning.finetune",
-    "isthmus.retrieval.verbs.index", "isthmus.retrieval.verbs.search", "isthmus.indexes.kinds",
+    "isthmus.retrieval.index", "isthmus.retrieval.search", "isthmus.indexes.bm25.field",
     "isthmus.indexes.bm25.builder", "isthmus.indexes.dense.builder",
-    "isthmus.indexes.dense.index", "isthmus.evaluation", "isthmus.encoders",
+    "isthmus.indexes.dense.field", "isthmus.evaluation", "isthmus.encoders",
     "isthmus.pretraining.corruption.uniform", "isthmus.pretraining.objectives.bag_of_words",
     "isthmus.finetuning.kinds.dense", "isthmus.finetuning.losses.contrastive",
     "isthmus.finetuning.bi_encoder_task", "isthmus.collections.formats.beir",

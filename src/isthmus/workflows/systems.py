@@ -1,8 +1,8 @@
 """The one way from a system to its rankings, for all that compares systems.
 
-A system is a model, an index, a field of one (`docs.idx/sparse-16`), a run, BM25, or several of them
-fused. Indexes that are made for a comparison are kept in the cache folder under digests of all that
-they depend on, so that a second comparison only searches, and a killed one resumes.
+A system is a model, an index, a field of one (`docs.idx/sparse-16`), a run, BM25, or several of
+them fused. Indexes that are made for a comparison are kept in the cache folder under digests of all
+that they depend on, so that a second comparison only searches, and a killed one resumes.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Place(NamedTuple):
 
 
 def index_at(part: Part) -> Place | None:
-    """The index that a part names, itself or as output of `adapt`; perhaps one field: INDEX/FIELD."""
+    """The index that a part names, or a field of one: INDEX/FIELD; INDEX may be of `adapt`."""
     if isinstance(part, Opened) or part == BM25:
         return None
     if is_index(place := index_folder(part)):

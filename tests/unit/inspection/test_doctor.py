@@ -127,7 +127,7 @@ def test_what_an_index_holds_is_told(tmp_path: Path) -> None:
     assert "fused by weighted_sum: 1 bm25, 1 dense" in whole
     assert "bm25, 2 rows" in told[f"{folder}/bm25"].detail
     assert "dense, 3 rows" in told[f"{folder}/dense"].detail
-    assert "32 numbers in float32" in told[f"{folder}/dense"].detail
+    assert "128 numbers in float32" in told[f"{folder}/dense"].detail
 
     encoder.rename(tmp_path / "moved")
     (seen,) = (one for one in doctor([folder]) if not one.ok)
