@@ -27,6 +27,7 @@ from isthmus.records import Document
 
 STREAM = "documents.arrow"
 ORDER = "order.npy"
+FILES = (STREAM, ORDER)
 T = TypeVar("T")
 Rows = npt.NDArray[np.int64]
 _SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text", "metadata")])
@@ -246,6 +247,7 @@ def check_documents(folder: Path, rows: int) -> None:
         columns = Columns(folder / STREAM, _SCHEMA)
         columns.table.validate(full=True)
         require(len(columns) == rows, "it has other documents than are stated")
+        require(columns.column("id").null_count == 0, "a document has no id")
     with refusing(folder, ORDER):
         order = mapped(folder / ORDER, folder)
         shaped(order, (2, rows), "<i8")

@@ -11,11 +11,12 @@ import pyarrow as pa
 from isthmus.indexes.arrays import mapped, write_array
 from isthmus.indexes.documents import Columns, DocumentStore, Rows, StreamWriter, ascending
 from isthmus.indexes.integrity import damaged
-from isthmus.indexes.structure import refusing, require, shaped
+from isthmus.indexes.structure import refusing, require, rising, shaped
 from isthmus.records import Passage
 
 STREAM = "passages.arrow"
 STARTS = "starts.npy"
+FILES = (STREAM, STARTS)
 _SCHEMA = pa.schema(
     [
         ("document", pa.int64()),
@@ -125,7 +126,6 @@ def check_passages(folder: Path, rows: int, documents: int) -> None:
         require(bool(np.all((firsts >= 0) & (ends >= firsts))), "a passage ends before it begins")
     with refusing(folder, STARTS):
         shaped(starts := mapped(folder / STARTS, folder), (documents + 1,), "<i8")
-        require(starts[0] == 0 and starts[-1] == rows, "passages are left over")
-        require(bool(np.all(np.diff(starts) >= 0)), "a document's passages end before they begin")
+        rising(starts, rows)
         expected = np.repeat(np.arange(documents), np.diff(starts))
         require(np.array_equal(parents, expected), "passages are of other documents")

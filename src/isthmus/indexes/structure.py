@@ -39,6 +39,13 @@ def below(numbers: npt.NDArray[Any], limit: int) -> None:
         require(numbers.min() >= 0 and numbers.max() < limit, f"a number is not below {limit:,}")
 
 
+def rising(starts: npt.NDArray[Any], last: int) -> None:
+    """Raises a ValueError unless numbers rise from 0 to the last; differences could overflow."""
+    require(starts[0] == 0 and starts[-1] == last, "something is left over")
+    below(starts, last + 1)
+    require(bool(np.all(starts[1:] >= starts[:-1])), "a part ends before it begins")
+
+
 def require(holds: object, what: str) -> None:
     """Raises a ValueError that says what is wrong, unless the condition holds."""
     if not holds:
