@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -53,15 +54,15 @@ def described(folder: Path, names: Iterable[str], shape: str = "") -> dict[str, 
 def read_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, StoredFile], str | None]:
     """Sizes and checksums, and a key to remember them by; None if a file changed just now."""
     before = {name: (folder / name).stat() for name in names}
-    total = sum(stat.st_size for stat in before.values())
+    total = sum(one.st_size for one in before.values())
     with _shown(folder, total) as bar:
         found = {
-            name: StoredFile(bytes=stat.st_size, xxh3=_checksum(folder / name, bar))
-            for name, stat in before.items()
+            name: StoredFile(bytes=one.st_size, xxh3=_checksum(folder / name, bar))
+            for name, one in before.items()
         }
     key = _identity(found, before)
     now = time.time_ns()
-    settled = all(abs(now - stat.st_mtime_ns) > _TICK for stat in before.values())
+    settled = all(abs(now - one.st_mtime_ns) > _TICK for one in before.values())
     after = {name: (folder / name).stat() for name in found}
     return found, key if settled and key == _identity(found, after) else None
 
@@ -86,6 +87,8 @@ def check(
             stats[name] = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a Path takes twice the time
         except (OSError, ValueError):
             raise damaged(folder / name, "it is missing", index, fix) from None
+        if not stat.S_ISREG(stats[name].st_mode):
+            raise damaged(folder / name, "it is not a file", index, fix)
         if (size := stats[name].st_size) != stored.bytes:
             what = f"it has {size:,} bytes, not {stored.bytes:,}"
             raise damaged(folder / name, what, index, fix)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -11,12 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from isthmus.indexes.arrays import mapped
+from isthmus.indexes.columns import FILES as COLUMN_FILES
 from isthmus.indexes.columns import Columns, read_columns
 from isthmus.indexes.columns import check as check_columns
+from isthmus.indexes.documents import FILES as DOCUMENT_FILES
 from isthmus.indexes.documents import DocumentStore, Rows, check_documents
 from isthmus.indexes.integrity import check, damaged
 from isthmus.indexes.manifest import (
     DOCUMENTS,
+    MANIFEST,
     METADATA,
     PASSAGES,
     SEGMENTS,
@@ -26,11 +29,13 @@ from isthmus.indexes.manifest import (
     Manifest,
     SegmentAbout,
 )
+from isthmus.indexes.passages import FILES as PASSAGE_FILES
 from isthmus.indexes.passages import PassageStore, check_passages
 from isthmus.records import Document
 
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 _READ = 1024  # documents at a time
+_FILES = {DOCUMENTS: DOCUMENT_FILES, METADATA: COLUMN_FILES, PASSAGES: PASSAGE_FILES}
 
 Mask: TypeAlias = npt.NDArray[np.bool_] | None
 """Which rows of a segment may be found; None: all."""
@@ -111,6 +116,10 @@ class Segment:
         folder = self.folder / name
         shape = part_shape(self.manifest, self.about, name)
         files = self.about.files_of(name)
+        for needed in _needed(self.manifest, self.about, name):
+            if needed not in files:  # then nothing would vouch for it
+                why = f"it does not name {name}/{needed} of segment {self.about.name}"
+                raise damaged(self._index / MANIFEST, why, self._index)
         check(folder, files, self._index, examine=lambda: self._examine(name), shape=shape)
         return folder
 
@@ -204,7 +213,8 @@ class Segment:
         check(self.folder, {name: self.about.files[name]}, self._index)
         rows: Rows = np.array(mapped(self.folder / name, self._index))
         fits = rows.ndim == 1 and rows.dtype == np.int64 and len(rows) == self.about.dead
-        if not fits or rows[0] < 0 or rows[-1] >= len(self) or np.any(np.diff(rows) <= 0):
+        # Compared and not subtracted, which could overflow.
+        if not fits or rows[0] < 0 or rows[-1] >= len(self) or np.any(rows[1:] <= rows[:-1]):
             why = f"it does not name some of {len(self):,} documents"
             raise damaged(self.folder / name, why, self._index)
         return rows
@@ -217,6 +227,24 @@ def part_shape(manifest: Manifest, about: SegmentAbout, name: str) -> str:
         dimension = getattr(field, "dimension", None)
         shape = (*shape, about.fields[name], field.type, dimension, field.settings)
     return repr(shape)
+
+
+def _needed(manifest: Manifest, about: SegmentAbout, name: str) -> Iterable[str]:
+    """The names of the files that a part or field is read from."""
+    if name in _FILES:
+        return _FILES[name]
+    field = manifest.fields[name]
+    if isinstance(field, Bm25Field):
+        from isthmus.indexes.bm25 import postings
+
+        return postings.FILES
+    if isinstance(field, DenseField):
+        from isthmus.indexes.dense import field as dense, hnsw
+
+        return (dense.VECTORS, hnsw.FILE)[: 1 + (about.fields[name].recall is not None)]
+    from isthmus.indexes.sparse import lists
+
+    return lists.FILES
 
 
 def check_field(folder: Path, field: FieldAbout, about: SegmentAbout, name: str) -> None:

@@ -115,6 +115,9 @@ class Block(NamedTuple):
     masked_weights: Array
 
 
+FILES = tuple(f"{name}.npy" for name in ("rows", *Lists._fields, *Postings._fields))
+
+
 def mapped_part(folder: Path, name: str) -> Array:
     """One of the arrays that the field consists of."""
     return mapped(folder / f"{name}.npy", folder)
