@@ -64,8 +64,9 @@ def build_postings(
         spill(len(store))
     blocks = [folder / f"block-{first}-{last}" for first, last in spilled]
     found = merge_postings(folder, [Source(block) for block in blocks], memory)
-    for block in blocks:
-        shutil.rmtree(block)
+    for block in blocks:  # renamed first: one that is half removed would be taken for a whole one
+        block.rename(partial := block.with_name(f".{block.name}.partial"))
+        shutil.rmtree(partial)
     return found
 
 
