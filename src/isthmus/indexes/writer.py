@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 import xxhash
 
+from isthmus.config.lock import check_locks
 from isthmus.config.output import only_writer, write_json, writing
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, IsthmusError, MismatchError
@@ -39,6 +40,7 @@ from isthmus.indexes.manifest import (
     Manifest,
     SegmentAbout,
     read_manifest,
+    settle_names,
     updated,
     write_manifest,
 )
@@ -291,6 +293,7 @@ class IndexWriter:
 
     def _give_up(self) -> None:
         self._close_builder()
+        check_locks(self._folder)  # what is there now may be another's
         with suppress(IsthmusError, OSError):
             self._read()
 
@@ -385,7 +388,14 @@ class IndexWriter:
 
     def _publish(self, manifest: Manifest, busy: Collection[str] = ()) -> None:
         """Makes a manifest the one that counts; segments that are busy are not committed yet."""
+        check_locks(self._folder)
+        if {about.name for about in manifest.segments} - {one.about.name for one in self._segments}:
+            settle_names(self._folder / SEGMENTS)  # which machines of a cluster moved there
+            settle_names(self._folder)
         write_manifest(self._folder, manifest)
+        if self._begin is not None:
+            with suppress(OSError):  # it may not be readable
+                settle_names(self._folder.absolute().parent)
         kept = {segment.about.name: segment for segment in self._segments}
         self._manifest = manifest
         self._segments = [
