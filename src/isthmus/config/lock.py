@@ -72,6 +72,14 @@ class Lock:
         except FileNotFoundError:
             return False
 
+    def check(self) -> None:
+        """Refuses to go on where it was taken away."""
+        if not self.is_held:
+            raise OutputError(
+                f"{str(self.place)!r} was removed or replaced while it was being written",
+                "run the same command again, and one at a time",
+            )
+
     def release(self) -> None:
         """Lets other processes write; in a forked child it keeps the parent's lock as it is."""
         held = self.is_held
@@ -107,8 +115,5 @@ def check_locks(target: Path) -> None:
     """Refuses to go on where a lock of this process over `target` was taken away from it."""
     for lock in list(_HELD):
         place = lock.place.resolve()
-        if place in (target.resolve(), *target.resolve().parents) and not lock.is_held:
-            raise OutputError(
-                f"{str(lock.place)!r} was removed or replaced while it was being written",
-                "run the same command again, and one at a time",
-            )
+        if place in (target.resolve(), *target.resolve().parents):
+            lock.check()

@@ -228,6 +228,7 @@ class Index:
         for segment in self.segments:
             assert len(segment.documents) == len(segment)
             assert segment.passages is None or len(segment.passages) == segment.about.passages
+            assert segment.columns is not None  # a filter may come when a writer has removed them
         for name in fields:
             about = self.manifest.field(name)
             if isinstance(about, Bm25Field):

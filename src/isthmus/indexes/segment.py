@@ -239,7 +239,8 @@ def _needed(manifest: Manifest, about: SegmentAbout, name: str) -> Iterable[str]
 
         return postings.FILES
     if isinstance(field, DenseField):
-        from isthmus.indexes.dense import field as dense, hnsw
+        from isthmus.indexes.dense import field as dense
+        from isthmus.indexes.dense import hnsw
 
         return (dense.VECTORS, hnsw.FILE)[: 1 + (about.fields[name].recall is not None)]
     from isthmus.indexes.sparse import lists

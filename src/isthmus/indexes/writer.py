@@ -21,7 +21,6 @@ from typing import Any, Self
 import numpy as np
 import xxhash
 
-from isthmus.config.lock import check_locks
 from isthmus.config.output import only_writer, write_json, writing
 from isthmus.config.sealed_json import UnreadableError, read_mapping, sealed
 from isthmus.errors import InputError, IsthmusError, MismatchError
@@ -293,7 +292,7 @@ class IndexWriter:
 
     def _give_up(self) -> None:
         self._close_builder()
-        check_locks(self._folder)  # what is there now may be another's
+        self._lock.check()  # what is there now may be another's
         with suppress(IsthmusError, OSError):
             self._read()
 
@@ -388,7 +387,7 @@ class IndexWriter:
 
     def _publish(self, manifest: Manifest, busy: Collection[str] = ()) -> None:
         """Makes a manifest the one that counts; segments that are busy are not committed yet."""
-        check_locks(self._folder)
+        self._lock.check()
         if {about.name for about in manifest.segments} - {one.about.name for one in self._segments}:
             settle_names(self._folder / SEGMENTS)  # which machines of a cluster moved there
             settle_names(self._folder)

@@ -17,6 +17,7 @@ from tests.index_bytes import verify
 
 from isthmus.errors import InputError, OutputError
 from isthmus.indexes import segment_builder, writer
+from isthmus.indexes.filters import parse
 from isthmus.indexes.index import Index
 from isthmus.indexes.manifest import FieldAbout
 from isthmus.indexes.writer import IndexWriter, Update
@@ -161,7 +162,8 @@ def test_a_full_disk_leaves_the_index_as_it_was(
 def test_a_reader_keeps_what_it_opened(folder: Path) -> None:
     def answer(index: Index) -> Any:
         found = [index.search(n, q, 60, ["q"]) for n, q in (("dense", QUERY), ("bm25", ["new"]))]
-        return found, sorted(one.text for one in index.documents(list(index.ids())))
+        tagged = [mask.tolist() for mask in index.masks(parse({"tag": {"$exists": False}}))]
+        return found, tagged, sorted(one.text for one in index.documents(list(index.ids())))
 
     first = Index.open(folder)
     before = answer(first)
@@ -393,3 +395,16 @@ def test_words_alone_go_on_where_a_new_field_was_interrupted(
     anew = index_of(tmp_path / "anew", DOCUMENTS, {"bm25": BM25})
     both = [one.search("bm25", ["river"], 50, ["q"]) for one in (Index.open(folder), anew)]
     assert both[0] == both[1]
+
+
+def test_a_writer_whose_lock_was_removed_by_hand_commits_nothing(folder: Path) -> None:
+    with IndexWriter(folder) as first:
+        add(first, "x")
+        (folder / ".lock").unlink()
+        with IndexWriter(folder) as second:
+            add(second, "y")
+            second.commit()
+        with pytest.raises(OutputError, match="while it was being written"):
+            first.commit()
+    assert "y" in contents(folder)
+    assert "x" not in contents(folder)

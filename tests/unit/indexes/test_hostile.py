@@ -1,0 +1,92 @@
+"""An index that was made to do harm, whose checksums hold, is refused by name."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import xxhash
+from tests.factories import BM25, DENSE, SPARSE, documents, index_of, vectors, words_cut
+
+from isthmus.errors import InputError
+from isthmus.indexes.index import Index
+from isthmus.indexes.writer import IndexWriter
+
+DOCUMENTS, VECTORS = documents(), vectors()
+OVERFLOWING = [2**63 - 1, -2]  # the sum of the differences around them is right
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    cut, rows = words_cut(DOCUMENTS)
+    given = {"dense": VECTORS, "sparse": scipy.sparse.csr_matrix(abs(VECTORS))}
+    fields = {"bm25": BM25, "dense": DENSE, "sparse": SPARSE}
+    made = index_of(tmp_path / "index", DOCUMENTS, fields, given, rows, cut).folder
+    with IndexWriter(made) as writer:
+        writer.delete(["d1", "d2", "d3", "d4"])
+        writer.commit()
+    return made
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    file = folder / "manifest.json"
+    values = json.loads(file.read_text())
+    values.pop("checksum", None)
+    change(values["segments"][0])
+    file.write_text(json.dumps(values))
+
+
+def put(folder: Path, name: str, array: Any) -> None:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    place = folder / "segments" / "000001" / name
+    place.unlink(missing_ok=True)
+    place.write_bytes(stream.getvalue())
+    stored = {"bytes": len(stream.getvalue()), "xxh3": xxhash.xxh3_128_hexdigest(stream.getvalue())}
+    edit(folder, lambda segment: segment["files"].update({name: stored}))
+
+
+def search(folder: Path) -> None:
+    index = Index.open(folder)
+    for segment in index.segments:
+        segment.check()
+
+
+@pytest.mark.parametrize("name", ["passages/starts.npy", "bm25/starts.npy", "deleted-4.npy"])
+def test_numbers_whose_differences_overflow_are_refused(folder: Path, name: str) -> None:
+    numbers = np.load(folder / "segments" / "000001" / name)
+    numbers[1:3] = OVERFLOWING
+    put(folder, name, numbers)
+    with pytest.raises(InputError, match=name.rpartition("/")[2]):
+        search(folder)
+
+
+def test_offsets_beyond_their_block_are_refused(folder: Path) -> None:
+    for name, kind in (("bounds", np.uint8), ("masks", np.uint32), ("starts", np.uint16)):
+        put(folder, f"sparse/cell_{name}.npy", np.empty((0, 1), dtype=kind))
+    edit(folder, lambda segment: segment["fields"]["sparse"]["layout"].update(block=32))
+    with pytest.raises(InputError, match=r"offsets\.npy"):  # kernels score a block at a time
+        search(folder)
+
+
+@pytest.mark.parametrize("name", ["documents/order.npy", "dense/vectors.npy", "bm25/rows.npy"])
+def test_a_file_that_nothing_vouches_for_is_refused(folder: Path, name: str) -> None:
+    edit(folder, lambda segment: segment["files"].pop(name))
+    with pytest.raises(InputError, match=f"does not name {name}"):
+        search(folder)
+
+
+def test_a_pipe_is_not_read(folder: Path) -> None:
+    name = "documents/documents.arrow"
+    (folder / "segments" / "000001" / name).unlink()
+    os.mkfifo(folder / "segments" / "000001" / name)
+    edit(folder, lambda segment: segment["files"].update({name: {"bytes": 0, "xxh3": "0"}}))
+    with pytest.raises(InputError, match="it is not a file"):
+        search(folder)
