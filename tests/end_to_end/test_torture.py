@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-KINDS = ("kills", "fuzz", "damage", "hostile", "contention", "resources")
+KINDS = ("kills", "fuzz", "damage", "resealed", "hostile", "contention", "resources")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and forks after importing torch")

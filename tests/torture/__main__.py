@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.torture.children import preload
 from tests.torture.scene import Outcome, Scene
 
-KINDS = ("kills", "fuzz", "damage", "hostile", "contention", "resources")
+KINDS = ("kills", "fuzz", "damage", "resealed", "hostile", "contention", "resources")
 
 
 def main() -> int:

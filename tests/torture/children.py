@@ -30,11 +30,10 @@ from tests.end_to_end.forking import warm_up
 
 _PRELOADED = (
     "isthmus.cli", "isthmus.pretraining.pretrain", "isthmus.finetuning.finetune",
-    "isthmus.retrieval.verbs.index", "isthmus.retrieval.verbs.search",
-    "isthmus.retrieval.verbs.sync", "isthmus.retrieval.verbs.tune",
-    "isthmus.retrieval.verbs.update", "isthmus.retrieval.verbs.export",
-    "isthmus.indexes.bm25", "isthmus.indexes.dense.index", "isthmus.indexes.inverted.index",
-    "isthmus.indexes.inverted.builder", "isthmus.indexes.segments.index", "isthmus.evaluation",
+    "isthmus.retrieval.index", "isthmus.retrieval.search", "isthmus.retrieval.change",
+    "isthmus.retrieval.tune", "isthmus.retrieval.export", "isthmus.indexes.bm25.field",
+    "isthmus.indexes.dense.builder", "isthmus.indexes.sparse.builder",
+    "isthmus.indexes.sparse.field", "isthmus.indexes.filters", "isthmus.evaluation",
     "isthmus.encoders", "isthmus.config.recipes", "scipy.stats",
     "transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto",
 )  # fmt: skip
@@ -49,6 +48,7 @@ def preload() -> None:
     for module in _PRELOADED:
         importlib.import_module(module)
     warm_up()
+    importlib.import_module("isthmus.indexes.dense.builder").LEAST = 8  # of which a graph is made
     gc.collect()
     gc.freeze()
 

@@ -148,15 +148,16 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
 
 
 def _settings(scratch: Path) -> dict[str, Target]:
+    from isthmus.retrieval.verbs.index import IndexSettings
+    from isthmus.retrieval.verbs.search import SearchSettings
+    from isthmus.retrieval.verbs.tune import TuneSettings
+
     from isthmus.config.recipes import find_recipe, resolve, shipped_recipes
     from isthmus.evaluation import EvaluationSettings
     from isthmus.finetuning import pipeline
     from isthmus.finetuning.settings import FinetuneSettings
     from isthmus.pretraining.recipe import assemble
     from isthmus.pretraining.settings import PretrainSettings
-    from isthmus.retrieval.verbs.index import IndexSettings
-    from isthmus.retrieval.verbs.search import SearchSettings
-    from isthmus.retrieval.verbs.tune import TuneSettings
 
     models: list[Any] = [
         EvaluationSettings, FinetuneSettings, PretrainSettings, IndexSettings, SearchSettings,
@@ -196,11 +197,12 @@ def _settings(scratch: Path) -> dict[str, Target]:
 
 
 def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
-    from isthmus.config.output import is_complete, read_snapshot
-    from isthmus.indexes.dense.hnsw import Graph, read_about
     from isthmus.indexes.segments.index import open_index
     from isthmus.indexes.verification import read_manifest
     from isthmus.retrieval.hybrid_folder import open_hybrid
+
+    from isthmus.config.output import is_complete, read_snapshot
+    from isthmus.indexes.dense.hnsw import Graph, read_about
 
     found = {}
     for name in ("dense", "inverted", "bm25", "dense grown", "hnsw"):

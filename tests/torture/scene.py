@@ -9,11 +9,14 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from tests.torture import given
 from tests.torture.children import Child, Ended
 
 WORDS = [a + b for a in ("ba", "do", "ke", "li", "mu", "na") for b in ("po", "ri", "su", "te")]
@@ -42,11 +45,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Job:
-    """A command that writes OUTPUT, which starts as a copy of an index where one is named."""
+    """A command that writes OUTPUT, which starts as a copy of an index where one is named.
+
+    `commits` are commands that do the same one after the other, where each counts by itself.
+    """
 
     words: str
     start: str | None = None
     slow: bool = False
+    commits: tuple[str, ...] = ()
 
     @property
     def verb(self) -> str:
@@ -54,33 +61,50 @@ class Job:
 
 
 INDEXES: dict[str, str] = {
-    "dense": "index CORPUS --model MODEL --output OUTPUT",
-    "float16": "index CORPUS --model MODEL --output OUTPUT --set dtype=float16",
-    "inverted": "index CORPUS --model SPARSE --output OUTPUT",
     "bm25": "index CORPUS --output OUTPUT",
-    "hnsw": "index CORPUS --model MODEL --output OUTPUT --set hnsw=true",
-    "passages": "index CORPUS --model MODEL --output OUTPUT --set passages.length=16",
+    "dense": "index CORPUS --model MODEL --output OUTPUT",
+    "fields": "index CORPUS --model MODEL --model SPARSE --output OUTPUT --set block_size=16 "
+    "--set passages.length=16",
+    "hnsw": "index CORPUS --model MODEL --output OUTPUT --set dense.hnsw=true --set bm25=false",
+    "floats": "index CORPUS --model SPARSE --output OUTPUT --set bm25=false "
+    "--set sparse.weights=float --set sparse_sizes=[4]",
 }
-INDEXES["together"] = "index CORPUS --model bm25 --model MODEL --output OUTPUT"
-CHANGING = ("dense", "inverted", "bm25", "together", "passages")
-"""Kinds of indexes that documents are added to."""
+CHANGING = ("bm25", "dense", "fields")
+"""Kinds of indexes that are changed; "grown", they have several segments and deleted documents."""
+_FIRST = {name: words.replace("CORPUS", "FIRST") for name, words in INDEXES.items()}
+_GROW = "sync OUTPUT CORPUS --set block_size=3"  # which makes the index that of the corpus
 
 JOBS: dict[str, Job] = {
-    **{f"index {kind}": Job(words) for kind, words in INDEXES.items() if kind != "float16"},
+    **{f"index {kind}": Job(words) for kind, words in INDEXES.items()},
+    "overwrite bm25": Job("index OTHER --output OUTPUT --overwrite", "fields"),
+    "overwrite fields": Job(
+        "index OTHER --model MODEL --model SPARSE --output OUTPUT --overwrite --set block_size=8",
+        "dense grown",
+    ),
+    "field dense": Job("index CORPUS --model MODEL --output OUTPUT", "bm25 grown"),
+    "fields both": Job("index CORPUS --model MODEL --model SPARSE --output OUTPUT", "bm25 grown"),
+    "field sparse": Job("index CORPUS --model SPARSE --output OUTPUT", "dense grown"),
+    "field bm25": Job(INDEXES["hnsw"].replace("--set bm25=false", ""), "hnsw"),
     **{
-        f"add {kind}": Job("add OUTPUT MORE --set block_size=3", kind)
+        f"{verb} {kind}": Job(words, f"{kind} grown" if verb == "merge" else kind, commits=commits)
         for kind in CHANGING
+        for verb, words, commits in (
+            ("add", "add OUTPUT MORE --set block_size=3", ()),
+            ("delete", "delete OUTPUT d1 d2 d33 --set problems=skip", ()),
+            ("sync", "sync OUTPUT OTHER --set block_size=3", ()),
+            ("merge", "sync OUTPUT CORPUS --compact", ()),
+            ("serve", "serve", ("delete OUTPUT d3", "add OUTPUT ONE", "delete OUTPUT d4 new")),
+        )
     },
     **{
-        f"delete {kind}": Job("delete OUTPUT d1 d2 d33 --set problems=skip", kind)
-        for kind in CHANGING
+        f"given {verb}": Job(f"given {verb}", start)
+        for verb, start in (
+            ("build", None), ("overwrite", "given"), ("add", "given"), ("delete", "given"),
+            ("field", "given words"), ("merge", "given grown"), ("weights", "given"),
+        )
     },
-    **{
-        f"compact {kind}": Job("sync OUTPUT OTHER --compact", f"{kind} grown")
-        for kind in CHANGING
-    },
-    **{f"sync {kind}": Job("sync OUTPUT OTHER --set block_size=3", kind) for kind in CHANGING},
-    "tune": Job("tune OUTPUT DATA --split train --set steps=4 --set folds=2", "together"),
+    "tune": Job("tune OUTPUT DATA --split train --set steps=4 --set folds=2", "fields"),
+    "export": Job("export BM25 -o OUTPUT"),
     "evaluate": Job("evaluate QRELS RUN --measures RR@10 --output OUTPUT"),
     "probe": Job("research probe MODEL --documents CORPUS -o OUTPUT --set measure=[masked_lm]"),
     "inspect": Job("research inspect MODEL river --coverage CORPUS -o OUTPUT --set k=[5]"),
@@ -109,18 +133,28 @@ class Scene:
         (self.data / "qrels").mkdir(parents=True)
         texts = [" ".join(generator.choices(WORDS, k=20)) for _ in range(45)]
         documents = [
-            json.dumps({"_id": f"d{number}", "title": WORDS[number % 24], "text": text})
+            json.dumps(
+                {
+                    "_id": f"d{number}", "title": WORDS[number % 24], "text": text,
+                    "year": 2000 + number % 9, "lang": ["en", "de"][: number % 3],
+                    **({"price": number / 4} if number % 2 else {}),
+                }
+            )
             for number, text in enumerate(texts)
-        ]
+        ]  # fmt: skip
         queries = [
             json.dumps({"_id": f"q{number}", "text": " ".join(text.split()[:4])})
             for number, text in enumerate(texts[:12])
         ]
         judged = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(12))]
-        more = [line.replace("Mba", "ba") for line in documents[36:]]  # four are there already
+        more = [line.replace("ba", "mu") for line in documents[36:]]  # four are there already
+        other = [line.replace("ba", "mu") for line in documents[5:8]] + documents[8:30]
+        gone = json.dumps({"_id": "gone", "text": texts[0]})
+        one = json.dumps({"_id": "new", "text": texts[1], "year": 1999})
         for name, lines in {
             "corpus.jsonl": documents[:40], "queries.jsonl": queries, "more.jsonl": more,
-            "other.jsonl": documents[5:30], "qrels/train.tsv": judged,
+            "other.jsonl": other, "first.jsonl": [*other, gone], "one.jsonl": [one],
+            "qrels/train.tsv": judged,
         }.items():  # fmt: skip
             (self.data / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -138,6 +172,7 @@ class Scene:
         places = {
             "CORPUS": self.data / "corpus.jsonl", "MORE": self.data / "more.jsonl",
             "OTHER": self.data / "other.jsonl", "DATA": self.data,
+            "FIRST": self.data / "first.jsonl", "ONE": self.data / "one.jsonl",
             "QUERIES": self.data / "queries.jsonl", "QRELS": self.data / "qrels" / "train.tsv",
             "MODEL": self.folder / "model", "SPARSE": self.folder / "sparse",
             "OUTPUT": output or self.output,
@@ -160,28 +195,38 @@ class Scene:
         """A whole index of a kind, or one that has "grown" into segments, made when asked for."""
         folder = self.folder / "indexes" / name.replace(" ", "-")
         kind, _, grown = name.partition(" ")
-        if not grown:
-            self._made(INDEXES[kind], folder)
-            if kind == "inverted":
-                self._compile(folder)
+        made_by = {"": "build", "grown": "grow", "words": "words"}
+        if kind == "given":
+            ended = Child(partial(getattr(given, made_by[grown]), folder), self.place).end()
+            assert ended.code == 0, ended.err
+            self._compile(folder)
+            return folder
+        if grown:
+            self._made(_FIRST[kind], folder)
+            self._made(_GROW, folder)
+            self._made("delete OUTPUT d3 d11", folder)
+            self._made(_GROW, folder)
         else:
-            shutil.copytree(self.index(kind), folder)
-            self._made("add OUTPUT MORE", folder)
-            self._made("delete OUTPUT d0 d7 d41", folder)
+            self._made(INDEXES[kind], folder)
+        if "SPARSE" in INDEXES[kind]:
+            self._compile(folder)
         return folder
 
     def _compile(self, folder: Path) -> None:
         """Has this process read the kernels' machine code, which every child would else do."""
-        from isthmus.indexes.kinds import builder_for
-        from isthmus.indexes.manifest import Description
-        from isthmus.indexes.verification import read_manifest
+        from isthmus.indexes.manifest import read_manifest, updated
+        from isthmus.indexes.writer import IndexWriter
         from isthmus.records import Document
 
-        known = read_manifest(folder).model_dump(include=set(Description.model_fields))
+        known = updated(read_manifest(folder), segments=[], passages=None)
         documents = [Document(str(number), "") for number in range(8)]
-        with builder_for(self.folder / "compiled", Description(**known)) as builder:
-            builder.add(documents, self.questions["inverted"])
-            builder.finish({})
+        vectors = {name: asked(self.questions, name, one) for name, one in known.fields.items()}
+        with (
+            redirect_stderr(StringIO()),
+            IndexWriter(self.folder / "compiled" / folder.name, known) as writer,
+        ):
+            writer.add(documents, documents, vectors)
+            writer.commit()
         answers(folder, self.questions)
 
     @cached_property
@@ -191,7 +236,7 @@ class Scene:
 
     @cached_property
     def questions(self) -> dict[str, Any]:
-        """What indexes of each kind are asked: vectors, or texts."""
+        """What fields of each type are asked: vectors, or texts."""
 
         def encoded() -> dict[str, Any]:
             from isthmus.encoders import load_encoder
@@ -199,9 +244,9 @@ class Scene:
             texts = [" ".join(WORDS[n : n + 3]) for n in range(0, 24, 3)]
             vectors = {
                 kind: load_encoder(str(self.folder / name), exact=True).encode_queries(texts)
-                for kind, name in (("dense", "model"), ("inverted", "sparse"))
+                for kind, name in (("dense", "model"), ("sparse", "sparse"))
             }
-            return {**vectors, "bm25": texts}
+            return {**vectors, **given.questions(), "bm25": texts}
 
         made = Child(encoded, self.place).end()
         assert made.value is not None, made.err
@@ -223,6 +268,12 @@ class Scene:
 
     def start(self, job: Job, **harm: Any) -> Child:
         """A child that does the job in the place as it is."""
+        if job.words.startswith("given "):
+            work = getattr(given, job.words.removeprefix("given "))
+            return Child(partial(work, self.output), self.place, **harm)
+        if job.words == "serve":
+            output, file = self.output, self.data / "one.jsonl"
+            return Child(lambda: serve(output, file), self.place, **harm)
         return Child(self.words(job.words), self.place, **harm)
 
     @cache  # noqa: B019
@@ -235,7 +286,10 @@ class Scene:
         seconds = time.monotonic() - started
         if ended.code:
             raise RuntimeError(f"{name}: {ended.err}")
-        return Reference(before, self.state(), ended, seconds)
+        after = self.state()
+        counts = range(1, len(job.commits))
+        between = tuple(self.after(job.start, job.commits[:count]) for count in counts)
+        return Reference(before, after, ended, seconds, between)
 
     @cache  # noqa: B019
     def after(self, start: str | None, commands: tuple[str, ...]) -> Any:
@@ -255,25 +309,65 @@ class Scene:
         return looked.value if looked.code == 0 else f"FINDING {looked.tail}"
 
     def left_over(self) -> list[str]:
-        """Names beside the output, and hidden ones in it, that a finished job leaves."""
+        """Names beside the output, and files and folders in it, that a finished job leaves."""
         beside = [
             path.name for path in self.place.iterdir() if path.name not in ("output", "cache")
         ]
-        within = [path.name for path in self.output.glob("**/.*")] if self.output.is_dir() else []
+        if (self.output / "manifest.json").is_file():
+            within = unnamed(self.output)
+        else:
+            within = [one.name for one in self.output.glob("**/.*")] if self.output.is_dir() else []
         return [name for name in (*beside, *within) if not name.endswith("lock")]
+
+    def recorded(self) -> int:
+        """The documents of a segment under construction that were brought to the disk."""
+        counts = [0]
+        for file in self.output.glob("segments/*/progress.json"):
+            counts.append(json.loads(file.read_bytes()).get("count", {}).get("documents", 0))
+        return max(counts)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What was there before a job, what after, how it ended and after how long."""
+    """What was there before a job, what after, how it ended and after how long.
+
+    `between` is what may be there while it is done, if it counts in several steps.
+    """
 
     before: Any
     after: Any
     ended: Ended
     seconds: float
+    between: tuple[Any, ...] = ()
 
 
-def look(output: Path, questions: dict[str, Any], hnsw: bool = False) -> Any:
+def unnamed(folder: Path) -> list[str]:
+    """What lies in the folder of an index that its manifest does not name."""
+    named = {Path("manifest.json"), Path("segments")}
+    for segment in json.loads((folder / "manifest.json").read_bytes())["segments"]:
+        files = [Path("segments", segment["name"], file) for file in segment["files"]]
+        named.update(*((file, *file.parents) for file in files))
+    return [
+        str(one) for file in folder.rglob("*") if (one := file.relative_to(folder)) not in named
+    ]
+
+
+def serve(output: Path, documents: Path) -> None:
+    """Three changes by one writer, as a server commits them."""
+    from isthmus.collections import open_corpus
+    from isthmus.retrieval.change import open_writer
+
+    with open_writer(output) as writer:
+        writer.delete(["d3"])
+        writer.commit()
+        writer.add(open_corpus(str(documents)).documents())
+        writer.commit()
+        writer.delete(["d4", "new"])
+        writer.commit()
+        writer.merge()
+
+
+def look(output: Path, questions: dict[str, Any]) -> Any:
     """What can be seen of an output: see `Scene.state`."""
     from isthmus.errors import IsthmusError
 
@@ -282,47 +376,45 @@ def look(output: Path, questions: dict[str, Any], hnsw: bool = False) -> Any:
             return "absent"
         if output.is_file():
             return output.read_bytes()
-        if (output / "hybrid.json").is_file():
-            return hybrid_answers(output)
         snapshot = output / "isthmus.json"
-        if (output / "manifest.json").is_file():
-            return answers(output, questions, hnsw)
-        if not snapshot.is_file() or not json.loads(snapshot.read_bytes()).get("complete"):
+        if not snapshot.is_file():
+            return answers(output, questions)
+        if not json.loads(snapshot.read_bytes()).get("complete"):
             return "unfinished"
         return dict(finished(output, json.loads(snapshot.read_bytes())))
     except IsthmusError as error:
         return f"refused: {error.what}"
 
 
-def answers(folder: Path, questions: dict[str, Any], hnsw: bool = False) -> Any:
-    """Every document of an index by id, and its rankings for the questions."""
-    from isthmus.indexes.segments.index import open_index
+def answers(folder: Path, questions: dict[str, Any]) -> Any:
+    """Every document of an index by id, its weights, and the rankings of each of its fields."""
+    from isthmus.indexes.filters import parse
+    from isthmus.indexes.index import Index
 
-    index = open_index(folder, hnsw)
-    asked = questions[index.manifest.kind]
+    index = Index.open(folder)
     ids = [f"q{number}" for number in range(8)]
-    store = index.store
-    documents = sorted(
-        (d.id, d.title, d.text) for d in (store.document(row) for row in range(len(store)))
-    )
-    found = [(r.document_ids, r.scores) for r in index.search(asked, 10, ids)]
-    return {"documents": documents, "rankings": found}
+    known = any("year" in segment.columns.fields for segment in index.segments)
+    some = index.masks(parse({"year": {"$gte": 2004} if known else {"$exists": False}}))
+    found: dict[str, Any] = {"weights": dict(index.manifest.fusion)}
+    documents = index.documents(sorted(index.ids()))
+    found["documents"] = [(d.id, d.title, d.text, dict(d.metadata)) for d in documents]
+    for name, about in index.manifest.fields.items():
+        queries = asked(questions, name, about)
+        for masks in (None, some):
+            rankings = index.search(name, queries, 10, ids, masks)
+            found[f"{name} {masks is None}"] = [(r.document_ids, r.scores) for r in rankings]
+        if index.has_passages(name):
+            best = index.search(name, queries, 5, ids, by="passage")
+            found[f"{name} passages"] = [(r.document_ids, r.scores) for r in best]
+        if about.type == "dense" and about.settings.graph is not None:
+            near = Index.open(folder, [name], graph=True).search(name, queries, 10, ids)
+            found[f"{name} hnsw"] = [(r.document_ids, r.scores) for r in near]
+    return found
 
 
-def hybrid_answers(folder: Path) -> Any:
-    """The documents and rankings of a hybrid, which loads its indexes and their encoders."""
-    from isthmus.records import Query
-    from isthmus.retrieval.hybrid_folder import open_hybrid
-
-    queries = [Query(f"q{n}", " ".join(WORDS[n : n + 3])) for n in range(0, 24, 3)]
-    hybrid = open_hybrid(folder)
-    stores = [one.index.store for one in hybrid.searchers]
-    documents = [
-        sorted((d.id, d.title, d.text) for d in (store.document(row) for row in range(len(store))))
-        for store in stores
-    ]
-    assert all(found == documents[0] for found in documents), "indexes at different states"
-    return [documents[0], [(r.document_ids, r.scores) for r in hybrid.search(queries, 10)]]
+def asked(questions: dict[str, Any], name: str, about: Any) -> Any:
+    """What a field is asked: as one of its name, or of its type."""
+    return questions[name if name in questions else about.type]
 
 
 def finished(folder: Path, snapshot: dict[str, Any]) -> Iterator[tuple[str, Any]]:
