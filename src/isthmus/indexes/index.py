@@ -6,11 +6,11 @@ index that was opened keeps what was there then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from isthmus.records import Document, Passage, Ranking
 
 Unit = Literal["document", "passage"]
 """What is ranked: documents, or the passages of a field that has these."""
+_D = TypeVar("_D", bound=Document)
 _DEEPER = 4  # times as many rows are searched where these may not be enough
 _MORE = 1.2  # times as many rows as hold so many documents on average are searched first
 
@@ -163,7 +164,7 @@ class Index:
                 first |= dict(zip(passages.parents(rows).tolist(), rows.tolist(), strict=True))
             for one in passages.passages(np.array(list(first.values()), dtype=np.int64)):
                 found[one.id.rpartition("#")[0]] = one
-        return [found[one] for one in ids]
+        return self.chosen(found, ids)
 
     def passages_of(self, document_id: str) -> list[Passage]:
         """All passages of a document, in their order; none of an unknown one."""
@@ -195,13 +196,7 @@ class Index:
             rows = rows[rows >= 0]
             rows = rows[segment.lives[rows]]
             found |= {one.id: one for one in segment.documents.documents(rows)}
-        for one in ids:
-            if one not in found:
-                raise InputError(
-                    f"the index {str(self.folder)!r} has no document {one!r}",
-                    "give ids that a search of this index returned",
-                )
-        return [found[one] for one in ids]
+        return self.chosen(found, ids)
 
     def ids(self) -> Iterator[str]:
         """The ids of all documents, in the order in which they came."""
@@ -222,6 +217,16 @@ class Index:
             assert isinstance(about, Bm25Field)
             self._bm25[field] = Bm25Search(about, field, self.segments)
         return self._bm25[field]
+
+    def chosen(self, found: Mapping[str, _D], ids: Sequence[str]) -> list[_D]:
+        """What was found of these ids; an unknown one is refused."""
+        for one in ids:
+            if one not in found:
+                raise InputError(
+                    f"the index {str(self.folder)!r} has no document {one!r}",
+                    "give ids that a search of this index returned",
+                )
+        return [found[one] for one in ids]
 
     def _load(self, fields: Collection[str]) -> None:
         """Opens what searches of these fields will read."""

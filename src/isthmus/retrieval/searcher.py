@@ -201,7 +201,7 @@ class Searcher:
         found: dict[str, Document] = {}
         for owner in owners:
             found |= {one.id: one for one in self.index.passages_of(owner)}
-        return [found[one] for one in ids]
+        return self.index.chosen(found, ids)
 
 
 def weight_of(fusion: Fusion, field: str) -> float:
