@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.factories import BM25, index_of
 
 from isthmus.indexes.arrays import best
-from isthmus.indexes.dense.builder import DenseBuilder
-from isthmus.indexes.dense.index import DenseIndex
-from isthmus.indexes.documents import DocumentStore, DocumentWriter
-from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin
+from isthmus.indexes.dense.field import DenseSearch
 from isthmus.records import Document, Ranking
 
 # Few distinct values make ties and exact sums; wild ones reach underflow and cancellation.
@@ -40,26 +39,26 @@ block_sizes = st.integers(1, 45)
 dtypes = st.sampled_from(["float32", "float16"])
 
 
-def build(folder: Path, vectors: np.ndarray, ids: list[str], dtype: str) -> Path:
-    description = Description(
-        kind="dense",
-        corpus=CorpusOrigin(spec="c", fingerprint="c"),
-        titles=True,
-        encoder=EncoderOrigin(name="e", fingerprint="e"),
-        dimension=vectors.shape[1],
-        dtype=dtype,  # type: ignore[arg-type]
-    )
-    with DenseBuilder(folder / "index", description) as builder:
-        for start in range(0, len(ids), 7):
-            block = [Document(i, "") for i in ids[start : start + 7]]
-            builder.add(block, vectors[start : start + 7])
-        return builder.finish({})
-
-
-def build_and_open(
-    folder: str, vectors: np.ndarray, ids: list[str], dtype: str, block_rows: int
-) -> DenseIndex:
-    return DenseIndex.open(build(Path(folder), vectors, ids, dtype), block_rows=block_rows)
+def search(
+    vectors: np.ndarray,
+    queries: np.ndarray,
+    ids: list[str],
+    dtype: str,
+    block_rows: int,
+    depth: int,
+    mask: Any = None,
+) -> list[Ranking]:
+    stored = vectors.astype(dtype)
+    largest = float(np.linalg.norm(stored.astype(np.float64), axis=1).max())
+    ranks = np.argsort(sorted(range(len(ids)), key=ids.__getitem__))
+    one = DenseSearch(stored, largest, ranks.__getitem__, block_rows)
+    names = [str(number) for number in range(len(queries))]
+    floors = np.full(len(names), -np.inf)
+    found = one.answers(one.prepared(queries, names), depth, mask, floors)
+    return [
+        Ranking(name, tuple(ids[row] for row in rows), tuple(scores.tolist()))
+        for name, (rows, scores) in zip(names, found, strict=True)
+    ]
 
 
 def brute_force(vectors: np.ndarray, query: np.ndarray, ids: list[str]) -> dict[str, float]:
@@ -78,13 +77,10 @@ def test_blocked_search_is_brute_force(
     dtype: str,
 ) -> None:
     vectors, queries, ids = problem
-    names = [str(number) for number in range(len(queries))]
-    with tempfile.TemporaryDirectory() as folder:
-        index = build_and_open(folder, vectors, ids, dtype, block_rows)
-        found = index.search(queries, depth, names)
+    found = search(vectors, queries, ids, dtype, block_rows, depth)
     assert found == [
-        Ranking.sorted(name, brute_force(vectors, query, ids), depth)
-        for name, query in zip(names, queries, strict=True)
+        Ranking.sorted(str(number), brute_force(vectors, query, ids), depth)
+        for number, query in enumerate(queries)
     ]
 
 
@@ -97,11 +93,8 @@ def test_nothing_better_is_missed_whatever_the_numbers(
     dtype: str,
 ) -> None:
     vectors, queries, ids = problem
-    names = [str(number) for number in range(len(queries))]
-    with tempfile.TemporaryDirectory() as folder:
-        index = build_and_open(folder, vectors, ids, dtype, block_rows)
-        found = index.search(queries, depth, names)
-        stored = np.load(Path(folder) / "index" / "vectors.npy").astype(np.float64)
+    found = search(vectors, queries, ids, dtype, block_rows, depth)
+    stored = vectors.astype(dtype).astype(np.float64)
     for ranking, query in zip(found, queries.astype(np.float64), strict=True):
         exact = brute_force(stored, query, ids)
         # float64 sums in another order differ in their last bits, float32 ones far sooner.
@@ -115,24 +108,19 @@ def test_nothing_better_is_missed_whatever_the_numbers(
 
 @settings(max_examples=40, deadline=None)
 @given(problems(ties), depths, block_sizes, st.sets(st.integers(0, 60)))
-def test_among_is_brute_force_over_the_chosen(
+def test_a_mask_is_brute_force_over_the_chosen(
     problem: tuple[np.ndarray, np.ndarray, list[str]],
     depth: int,
     block_rows: int,
     chosen: set[int],
 ) -> None:
     vectors, queries, ids = problem
-    # Ids that the index does not hold are nobody's.
-    among = [ids[number] if number < len(ids) else f"absent {number}" for number in sorted(chosen)]
-    names = [str(number) for number in range(len(queries))]
-    with tempfile.TemporaryDirectory() as folder:
-        index = build_and_open(folder, vectors, ids, "float32", block_rows)
-        found = index.search(queries, depth, names, among=among)
-        rows = index.store.locate(among).tolist()
-    assert rows == [number if number < len(ids) else -1 for number in sorted(chosen)]
-    for name, query, ranking in zip(names, queries, found, strict=True):
+    mask = np.isin(np.arange(len(ids)), list(chosen))
+    found = search(vectors, queries, ids, "float32", block_rows, depth, mask)
+    for query, ranking in zip(queries, found, strict=True):
         scores = brute_force(vectors, query, ids)
-        assert ranking == Ranking.sorted(name, {i: scores[i] for i in among if i in scores}, depth)
+        left = {one: scores[one] for one, holds in zip(ids, mask, strict=True) if holds}
+        assert ranking == Ranking.sorted(ranking.query_id, left, depth)
 
 
 @given(
@@ -148,21 +136,26 @@ def test_best_is_a_full_sort(scores: list[int], depth: int, shuffle: object) -> 
 
 
 visible = st.text(st.characters(codec="utf-8"), max_size=20)
+values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | visible
+metadata = st.dictionaries(visible, values | st.lists(values, max_size=3), max_size=3)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
-    documents=st.lists(
-        st.builds(Document, visible, visible, visible), min_size=1, unique_by=lambda d: d.id
+    some=st.lists(
+        st.builds(Document, visible, visible, visible, metadata=metadata),
+        min_size=1,
+        unique_by=lambda one: one.id,
     ),
-    size=st.integers(1, 5),
+    step=st.integers(1, 5),
 )
-def test_documents_come_back_as_they_went_in(documents: list[Document], size: int) -> None:
+def test_documents_come_back_as_they_went_in(some: list[Document], step: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        with DocumentWriter(Path(folder), texts=True) as writer:
-            for start in range(0, len(documents), size):
-                writer.add(documents[start : start + size])
-            writer.finish()
-        store = DocumentStore(Path(folder))
-        assert [store.document(row) for row in range(len(store))] == documents
-        assert [store.row(document.id) for document in documents] == list(range(len(documents)))
+        index = index_of(Path(folder) / "i", some, {"bm25": BM25}, step=step)
+        ids = [one.id for one in some]
+        assert list(index.ids()) == ids
+        assert index.documents(ids * 20) == some * 20
+        assert [index.document(one) for one in ids] == some
+        (segment,) = index.segments
+        assert [ids[row] for row in np.argsort(segment.ranks)] == sorted(ids)
+        assert (index.row("absent" * 9), index.document("absent" * 9)) == (None, None)

@@ -1,4 +1,4 @@
-"""The inverted index is brute force, whatever the blocks, threads and weights."""
+"""A sparse field is brute force, whatever the blocks, threads and weights."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import pytest
 import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.factories import ENCODER
 
-from isthmus.indexes.inverted import builder as inverting
-from isthmus.indexes.inverted import document_order as ordering
-from isthmus.indexes.inverted import index as inverted
-from isthmus.indexes.inverted.builder import InvertedBuilder
-from isthmus.indexes.inverted.index import InvertedIndex
-from isthmus.indexes.manifest import CorpusOrigin, Description, EncoderOrigin, InvertedSettings
+from isthmus.indexes.manifest import FieldCounts, SparseField, SparseSettings
+from isthmus.indexes.sparse import builder as inverting
+from isthmus.indexes.sparse import document_order as ordering
+from isthmus.indexes.sparse import field
+from isthmus.indexes.sparse.builder import SparseBuilder
+from isthmus.indexes.sparse.field import SparseSearch
 from isthmus.records import Document, Ranking
 
-INTEGER = InvertedSettings()
-FLOAT = InvertedSettings(weights="float")
-WORST = InvertedSettings(scale=10_000.0, rounding="round")  # 16 bits, and sums that need 64
+INTEGER = SparseSettings()
+FLOAT = SparseSettings(weights="float")
+WORST = SparseSettings(scale=10_000.0, rounding="round")  # 16 bits, and sums that need 64
 BLOCKS = st.sampled_from([256, 512, 1024])
 
 
@@ -31,7 +32,7 @@ BLOCKS = st.sampled_from([256, 512, 1024])
 def few_are_treated_as_many() -> Iterator[None]:
     """A handful of blocks is shared out among threads, a few hundred documents form groups."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inverted, "BLOCKS_APIECE", 1)
+        patch.setattr(field, "BLOCKS_APIECE", 1)
         patch.setattr(ordering, "HALVED", 256)
         yield
 
@@ -57,38 +58,46 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[str]]:
     return vectors(rows), vectors(draw(st.integers(1, 3))), ids
 
 
-def describe(size: int, kept: InvertedSettings) -> Description:
-    return Description(
-        kind="inverted",
-        corpus=CorpusOrigin(spec="c", fingerprint="c"),
-        titles=True,
-        encoder=EncoderOrigin(name="e", fingerprint="e"),
-        dimension=size,
-        inverted=kept,
-    )
+class Built:
+    """A sparse field of documents by their ids."""
 
-
-def build(
-    folder: Path,
-    vectors: Any,
-    ids: Sequence[str],
-    kept: InvertedSettings = INTEGER,
-    block: int = 256,
-    sizes: Sequence[int] = (100,),
-) -> Path:
-    rows = scipy.sparse.csr_matrix(vectors)
-    turn = 0
-    with InvertedBuilder(folder, describe(rows.shape[1], kept), block) as builder:
+    def __init__(
+        self,
+        folder: Path,
+        vectors: Any,
+        ids: Sequence[str],
+        kept: SparseSettings = INTEGER,
+        block: int = 256,
+        sizes: Sequence[int] = (100,),
+    ) -> None:
+        rows = scipy.sparse.csr_matrix(vectors)
+        self.folder, self.ids = folder, ids
+        self.about = SparseField(encoder=ENCODER, dimension=rows.shape[1], settings=kept)
+        builder, turn = SparseBuilder(folder, self.about, {}, block), 0
         while builder.rows < len(ids):
             start, size = builder.rows, sizes[turn % len(sizes)]
             documents = [Document(i, "") for i in ids[start : start + size]]
-            builder.add(documents, rows[start : start + size])
+            builder.append(builder.checked(documents, rows[start : start + size]))
             turn += 1
-        return builder.finish({})
+        self.counts: FieldCounts = builder.finish()
+
+    def search(
+        self, queries: Any, depth: int, names: list[str], threads: int = 1, mask: Any = None
+    ) -> list[Ranking]:
+        ranks = np.argsort(sorted(range(len(self.ids)), key=self.ids.__getitem__))
+        one = SparseSearch(
+            self.folder, self.about, self.counts, len(ranks), ranks.__getitem__, threads
+        )
+        floors = np.full(len(names), -np.inf)
+        found = one.answers(one.prepared(queries, names), depth, mask, floors)
+        return [
+            Ranking(name, tuple(self.ids[row] for row in rows), tuple(scores.tolist()))
+            for name, (rows, scores) in zip(names, found, strict=True)
+        ]
 
 
 def brute_force(
-    vectors: np.ndarray, query: np.ndarray, ids: Sequence[str], kept: InvertedSettings
+    vectors: np.ndarray, query: np.ndarray, ids: Sequence[str], kept: SparseSettings
 ) -> dict[str, float]:
     """Products of Python numbers, in the order of terms."""
 
@@ -119,17 +128,17 @@ def test_search_is_brute_force(
     problem: tuple[np.ndarray, np.ndarray, list[str]],
     depth: int,
     block: int,
-    kept: InvertedSettings,
+    kept: SparseSettings,
     threads: int,
     share: float | None,
 ) -> None:
     vectors, queries, ids = problem
     names = [str(number) for number in range(len(queries))]
-    among = None if share is None else {*ids[: int(share * len(ids))], "nobody"}
+    among = None if share is None else set(ids[: int(share * len(ids))])
+    mask = None if among is None else np.isin(ids, list(among))
     with tempfile.TemporaryDirectory() as folder:
-        path = build(Path(folder) / "index", vectors, ids, kept, block)
-        index = InvertedIndex.open(path, threads)
-        found = index.search(scipy.sparse.csr_matrix(queries), depth, names, among)
+        built = Built(Path(folder) / "field", vectors, ids, kept, block)
+        found = built.search(scipy.sparse.csr_matrix(queries), depth, names, threads, mask)
     expected = []
     for name, query in zip(names, queries, strict=True):
         scores = brute_force(vectors, query, ids, kept)
@@ -145,17 +154,17 @@ def test_bytes_do_not_depend_on_how_documents_arrive(
 ) -> None:
     vectors, _, ids = problem
     with tempfile.TemporaryDirectory() as folder:
-        one = build(Path(folder) / "one", vectors, ids, block=block, sizes=[len(ids)])
+        one = Built(Path(folder) / "one", vectors, ids, block=block, sizes=[len(ids)]).folder
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(inverting, "POSTINGS", 50)
-            two = build(Path(folder) / "two", vectors, ids, block=block, sizes=sizes)
+            two = Built(Path(folder) / "two", vectors, ids, block=block, sizes=sizes).folder
         assert {file.name for file in one.iterdir()} == {file.name for file in two.iterdir()}
         for file in one.glob("*.npy"):
             assert file.read_bytes() == (two / file.name).read_bytes(), file.name
 
 
 @pytest.mark.parametrize("kept", [INTEGER, FLOAT])
-def test_a_large_collection_is_brute_force(tmp_path: Path, kept: InvertedSettings) -> None:
+def test_a_large_collection_is_brute_force(tmp_path: Path, kept: SparseSettings) -> None:
     """Several blocks of the default size, long and short lists, bounds that cut."""
     generator = np.random.default_rng(5)
     rows, size = 30_000, 400
@@ -166,7 +175,7 @@ def test_a_large_collection_is_brute_force(tmp_path: Path, kept: InvertedSetting
     numbers = np.repeat(np.arange(rows), 20)
     vectors = scipy.sparse.csr_matrix((weights.ravel(), (numbers, terms.ravel())), (rows, size))
     ids = [f"{row * 7919 % rows:05}" for row in range(rows)]
-    path = build(tmp_path / "index", vectors, ids, kept, block=8192, sizes=[10_000])
+    built = Built(tmp_path / "field", vectors, ids, kept, block=8192, sizes=[10_000])
     queries = vectors[generator.integers(0, rows, 20)]
     stored, asked = vectors.astype(np.float64), queries.astype(np.float64)
     if kept is INTEGER:
@@ -175,9 +184,9 @@ def test_a_large_collection_is_brute_force(tmp_path: Path, kept: InvertedSetting
     names = [str(number) for number in range(20)]
     order = np.argsort(ids)
     for depth in (1, 10, 1000, 10_000):
-        one = InvertedIndex.open(path, threads=1).search(queries, depth, names)
-        two = InvertedIndex.open(path, threads=3).search(queries, depth, names)
-        alone = InvertedIndex.open(path, threads=3).search(queries[:1], depth, names[:1])
+        one = built.search(queries, depth, names, threads=1)
+        two = built.search(queries, depth, names, threads=3)
+        alone = built.search(queries[:1], depth, names[:1], threads=3)
         assert one == two
         assert one[:1] == alone
         for ranking, scores in zip(one, products, strict=True):

@@ -16,8 +16,9 @@ from scipy.sparse import csr_matrix
 
 from isthmus.config.models import on_this_disk
 from isthmus.records import Document
+from isthmus.retrieval.index import index
 from isthmus.retrieval.searcher import Searcher, open_searcher
-from isthmus.retrieval.verbs.index import index
+from isthmus.text.passages import word_starts
 from isthmus.text.truncation import CutTexts
 
 
@@ -36,7 +37,11 @@ class WordEncoder:
 
     @property
     def settings(self) -> SimpleNamespace:
-        return SimpleNamespace(titles=True)
+        return SimpleNamespace(titles=True, room=lambda _: 16)
+
+    @property
+    def tokenizer(self) -> SimpleNamespace:
+        return SimpleNamespace(fingerprint="words", starts=word_starts)
 
     def described(self) -> dict[str, Any]:
         return {"kind": self.kind}
@@ -57,6 +62,9 @@ class WordEncoder:
 
     def encode_blocks(self, blocks: Iterable[Sequence[Document]], encoded: Any = None) -> Any:
         return ((block, self.encode_documents(block)) for block in blocks)
+
+    def difference_of_int8(self, documents: Sequence[Document]) -> str:
+        return "none"
 
 
 @pytest.fixture(autouse=True)
@@ -116,5 +124,23 @@ def bm25(corpus: str, tmp_path: Path) -> Searcher:
 
 
 @pytest.fixture
-def dense(corpus: str, tmp_path: Path, encoder: object) -> Searcher:
-    return open_searcher(index(corpus, tmp_path / "dense", "model"))
+def folder(corpus: str, tmp_path: Path, encoder: object) -> Path:
+    """An index of the corpus with both fields."""
+    return index(corpus, tmp_path / "index", "model")
+
+
+@pytest.fixture
+def both(folder: Path) -> Searcher:
+    return open_searcher(folder)
+
+
+def more_documents(file: Path, texts: dict[str, str]) -> str:
+    lines = [json.dumps({"_id": i, "text": text}) for i, text in texts.items()]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(file)
+
+
+@pytest.fixture
+def more(tmp_path: Path) -> str:
+    texts = {"d1": "thaw", "d9": "glacier melting", "d8": "river delta"}
+    return more_documents(tmp_path / "more.jsonl", texts)

@@ -1,87 +1,170 @@
-"""The verb `index`: what it builds, reuses, resumes and refuses."""
+"""What `index` builds, reuses, resumes, fills in, replaces and refuses."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.index_bytes import verify
 
-from isthmus.config.output import only_writer, read_snapshot, write_snapshot
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
-from isthmus.indexes.verification import read_manifest
-from isthmus.inspection.doctor import doctor
-from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.retrieval.verbs.search import search
+from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import MANIFEST, SparseField, read_manifest
+from isthmus.indexes.writer import IndexWriter
+from isthmus.records import Passage
+from isthmus.retrieval.change import delete
+from isthmus.retrieval.index import IndexSettings, index
+from isthmus.retrieval.search import SearchSettings, search
 
 
-def test_bm25_without_a_model(corpus: str, tmp_path: Path) -> None:
-    folder = index(corpus, tmp_path / "index")
-    manifest = read_manifest(folder)
-    assert (manifest.kind, manifest.documents, manifest.encoder) == ("bm25", 5, None)
-    assert index(corpus, tmp_path / "named", "bm25") == tmp_path / "named"
-    snapshot = read_snapshot(folder)
-    assert snapshot["verb"] == "index"
-    assert snapshot["complete"]
-    assert snapshot["identity"]["corpus"] == corpus
-    assert snapshot["identity"]["model"] == "bm25"
-    assert IndexSettings.parse(snapshot["identity"]["settings"], "rerun") == IndexSettings()
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
 
 
-def test_dense_index_remembers_its_encoder(corpus: str, tmp_path: Path, encoder: object) -> None:
+def test_words_alone_and_words_with_vectors(corpus: str, tmp_path: Path, encoder: Any) -> None:
+    words = read_manifest(index(corpus, tmp_path / "words"))
+    assert (list(words.fields), words.documents, words.passages) == (["bm25"], 5, None)
     (tmp_path / "model").mkdir()
-    folder = index(corpus, tmp_path / "index", f"{tmp_path}/./model")
+    found = read_manifest(index(corpus, tmp_path / "both", f"{tmp_path}/./model"))
+    assert list(found.fields) == ["bm25", "dense"]
+    assert found.encoders["dense"].name == str(tmp_path / "model")
+    assert encoder.encoded == 5, "each text once"
+    alone = index(corpus, tmp_path / "alone", "model", settings={"bm25": False})
+    assert list(read_manifest(alone).fields) == ["dense"]
+
+
+def test_one_encoder_fills_several_sizes(corpus: str, tmp_path: Path, sparse_encoder: Any) -> None:
+    folder = index(corpus, tmp_path / "index", "model", settings={"sparse_sizes": [1, 2]})
     manifest = read_manifest(folder)
-    assert manifest.encoder is not None
-    assert manifest.encoder.name == str(tmp_path / "model")
-    assert (manifest.documents, manifest.dimension, manifest.titles) == (5, 97, True)
+    assert list(manifest.fields) == ["bm25", "sparse", "sparse-1", "sparse-2"]
+    assert sparse_encoder.encoded == 5
+    sizes = [f.settings.terms for f in manifest.fields.values() if isinstance(f, SparseField)]
+    assert sizes == [None, 1, 2]
+    for weights in (None, {"bm25": 2.0}):  # sizes are searched by their names alone
+        assert len(search(folder, "river", settings=SearchSettings(weights=weights))) == 2
+        assert sparse_encoder.encoded == 5
+    hits = [search(folder, "boat river", settings=SearchSettings(use=n)) for n in manifest.fields]
+    assert {hit.id for hit in hits[1]} == {"d0", "d2"}
 
 
-@pytest.mark.parametrize(("common", "alike"), [(200, True), (3, False)])
-def test_vectors_that_hardly_differ_are_told(
-    common: int, alike: bool, tmp_path: Path, encoder: object, capsys: pytest.CaptureFixture[str]
+def test_long_documents_are_cut_for_vectors_and_whole_for_words(
+    tmp_path: Path, encoder: Any
 ) -> None:
-    texts = [f"{'the ' * common}w{number}" for number in range(20)]
-    lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(texts)]
-    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
-    index(str(tmp_path / "corpus.jsonl"), tmp_path / "index", "model")
-    told = " ".join(capsys.readouterr().err.split())
-    assert ("20 documents have nearly the same vector" in told) == alike
-    assert ("encoding.backend=torch-float32" in told) == alike
+    text = "The river is long. " * 8 + "A glacier melts. " * 8
+    corpus = tmp_path / "long.jsonl"
+    corpus.write_text(json.dumps({"_id": "a", "text": text}) + '\n{"_id": "b", "text": "snow"}\n')
+    folder = index(str(corpus), tmp_path / "index", "model")
+    (segment,) = read_manifest(folder).segments
+    assert segment.passages is not None
+    assert segment.passages > 4
+    (hit, *_) = search(folder, "glacier melts.", settings=SearchSettings(use="dense"))
+    assert hit.passage is not None
+    assert "glacier" in hit.passage.text
+    assert "river" not in hit.passage.text
+    assert text[hit.passage.start : hit.passage.end] == hit.passage.text
+    (hit,) = search(folder, "glacier", settings=SearchSettings(use="bm25"))
+    assert (hit.passage, hit.text) == (None, text)
+    passages = search(folder, "river", settings=SearchSettings(by="passage", k=3))
+    assert len(passages) == 3
+    assert all(isinstance(one.passage, Passage) and one.id == one.passage.id for one in passages)
+    whole = index(str(corpus), tmp_path / "whole", "model", settings={"passages": False})
+    assert read_manifest(whole).passages is None
+    with pytest.raises(MismatchError, match="by = passage"):
+        search(whole, "river", settings=SearchSettings(by="passage"))
+    with pytest.raises(OutputError, match="differs in passages"):
+        index(str(corpus), whole, "model", settings={"passages": True})
 
 
-def test_same_index_is_reused(
-    corpus: str, tmp_path: Path, encoder: object, capsys: pytest.CaptureFixture[str]
+def test_the_same_index_is_reused_and_another_refused(
+    corpus: str, folder: Path, encoder: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    index(corpus, tmp_path / "index", "model")
-    index(corpus, tmp_path / "index", "model")
-    assert encoder.encoded == 5  # type: ignore[attr-defined]
-    assert "nothing to do" in " ".join(capsys.readouterr().err.split())
-
-
-def test_changed_corpus_is_not_the_same_index(corpus: str, tmp_path: Path) -> None:
-    index(corpus, tmp_path / "index")
+    index(corpus, folder, "model")
+    assert encoder.encoded == 5
+    assert "nothing to do" in said(capsys)
+    with pytest.raises(OutputError, match="another index: it differs in fields") as caught:
+        index(corpus, folder, settings={"bm25.k1": 2.0})
+    assert "--overwrite" in caught.value.fix
     with Path(corpus).open("a") as stream:
         stream.write('{"_id": "d9", "text": "more"}\n')
+    with pytest.raises(OutputError, match="differs in corpus") as caught:
+        index(corpus, folder)
+    assert "isthmus sync" in caught.value.fix
+
+
+def test_a_field_is_added_to_an_index_that_is_there(
+    corpus: str, folder: Path, encoder: Any, tmp_path: Path
+) -> None:
+    grown = index(corpus, tmp_path / "grown")
+    delete(grown, ["d4"])
     with pytest.raises(OutputError, match="differs in corpus"):
-        index(corpus, tmp_path / "index")
+        index(corpus, grown, "model")
+    words = index(corpus, tmp_path / "words")
+    index(corpus, words, "model")
+    assert encoder.encoded == 10
+    verify(words)
+    asked = [search(one, "river bank") for one in (words, folder)]
+    assert asked[0] == asked[1]
+    encoder.fingerprint = "words-2"
+    index(corpus, words, "words")
+    assert list(read_manifest(words).fields) == ["bm25", "dense", "words"]
+    assert search(words, "snow", settings=SearchSettings(use="words"))[0].id == "d4"
 
 
-def test_titles_are_the_encoders_choice(corpus: str, tmp_path: Path, encoder: object) -> None:
-    with pytest.raises(MismatchError) as caught:
-        index(corpus, tmp_path / "index", "model", settings=IndexSettings(titles=False))
-    assert (
-        "titles = False, but the encoder 'model' was trained with titles = True"
-    ) in caught.value.what
+def test_overwriting_leaves_readers_what_they_opened_and_no_old_file(
+    corpus: str, folder: Path, more: str
+) -> None:
+    before = Index.open(folder)
+    built = (folder / MANIFEST).read_bytes()
+    index(corpus, folder, "model", overwrite=True)
+    assert (folder / MANIFEST).read_bytes() == built, "the same index is left as it is"
+    with IndexWriter(folder), pytest.raises(OutputError, match="another process"):
+        index(more, folder, overwrite=True)
+    index(more, folder, overwrite=True)
+    assert verify(folder).documents == 3
+    assert [one.name for one in (folder / "segments").iterdir()] == ["000002"]
+    assert before.search("bm25", ["snow"], 1, ["q"])[0].document_ids == ("d4",)
+    assert before.document("d4") is not None
 
 
-def test_bad_corpora_and_outputs(corpus: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", [MANIFEST, "segments/000001/dense/vectors.npy"])
+def test_what_is_damaged_is_replaced(corpus: str, folder: Path, file: str) -> None:
+    (folder / file).write_bytes(b"damaged")
+    with pytest.raises(InputError, match="damaged"):
+        index(corpus, folder, "model")
+    index(corpus, folder, "model", overwrite=True)
+    assert verify(folder).documents == 5
+
+
+def test_outputs_that_are_no_indexes_are_left_alone(corpus: str, tmp_path: Path) -> None:
     with pytest.raises(InputError):
         index(str(tmp_path / "missing.jsonl"), tmp_path / "index")
-    with pytest.raises(OutputError, match="already holds something"):
-        index(corpus, tmp_path)
-    with pytest.raises(OutputError, match="is a file"):
-        index(corpus, corpus)
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match="already holds something"):
+            index(corpus, tmp_path, overwrite=overwrite)
+        with pytest.raises(OutputError, match="is a file"):
+            index(corpus, corpus, overwrite=overwrite)
+
+
+def test_an_index_through_a_link_lies_where_it_leads(corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    index(corpus, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert verify(tmp_path / "disk").documents == 5
+
+
+def test_nothing_to_search_for_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "corpus.jsonl"
+    file.write_text('{"_id": "a", "text": "the of"}\n{"_id": "b", "text": "?"}\n')
+    with pytest.raises(InputError, match="has a word to search for"):
+        index(str(file), tmp_path / "index")
+
+
+def test_titles_are_the_encoders_choice(corpus: str, tmp_path: Path, encoder: Any) -> None:
+    with pytest.raises(MismatchError, match="was trained with titles = True"):
+        index(corpus, tmp_path / "index", "model", settings=IndexSettings(titles=False))
 
 
 def test_skipped_documents_are_counted(
@@ -92,96 +175,27 @@ def test_skipped_documents_are_counted(
     with pytest.raises(InputError, match="duplicate id"):
         index(corpus, tmp_path / "index")
     index(corpus, tmp_path / "index", settings=IndexSettings(problems="skip"))
-    assert "skipped 1 x duplicate id" in " ".join(capsys.readouterr().err.split())
+    assert "skipped 1 x duplicate id" in said(capsys)
     assert read_manifest(tmp_path / "index").documents == 5
 
 
-def test_another_index_is_overwritten_and_nothing_else_is(corpus: str, tmp_path: Path) -> None:
-    folder = index(corpus, tmp_path / "index")
-    built = (folder / "manifest.json").read_bytes()
-    index(corpus, folder, overwrite=True)
-    assert (folder / "manifest.json").read_bytes() == built, "the same index is left as it is"
-    other = {"bm25.k1": 2.0}
-    with pytest.raises(OutputError, match="another index") as caught:
-        index(corpus, folder, settings=other)
-    assert "--overwrite" in caught.value.fix
-    (folder / "notes.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(OutputError, match=r"more than an index: notes\.txt"):
-        index(corpus, folder, overwrite=True, settings=other)
-    (folder / "notes.txt").unlink()
-    with only_writer(folder), pytest.raises(OutputError):
-        index(corpus, folder, overwrite=True, settings=other)
-    assert (folder / "manifest.json").read_bytes() == built
-    index(corpus, folder, overwrite=True, settings=other)
-    assert (bm25 := read_manifest(folder).bm25) is not None
-    assert bm25.k1 == 2.0
-    (folder / "order.npy").write_bytes(b"damaged")
-    index(corpus, folder, overwrite=True, settings=other)
-    assert read_manifest(folder).documents
-    assert not list(tmp_path.glob(".*")), "nothing is left beside it"
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "manifest.json").write_text("{}", encoding="utf-8")
-    (mine / "notes.npy").write_text("mine", encoding="utf-8")
-    with pytest.raises(OutputError, match="not an index"):
-        index(corpus, mine, overwrite=True)
-    assert len(list(mine.iterdir())) == 2
-
-
-def test_what_isthmus_made_is_overwritten_even_where_it_is_damaged(
-    corpus: str, tmp_path: Path, encoder: object
+@pytest.mark.parametrize(("common", "alike"), [(200, True), (3, False)])
+def test_vectors_that_hardly_differ_are_told(
+    common: int, alike: bool, tmp_path: Path, encoder: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "index"
-    both, other = ["bm25", "model"], {"bm25.k1": 2.0}
-    index(corpus, folder, both)
-    with pytest.raises(OutputError, match="indexes of several retrievers") as caught:
-        index(corpus, folder)
-    assert "--overwrite" in caught.value.fix
-    index(corpus, folder, overwrite=True)
-    assert read_manifest(folder).kind == "bm25"
-    for damage in (["manifest.json"], ["manifest.json", "isthmus.json"]):
-        for name in damage:
-            (folder / name).write_text("{", encoding="utf-8")
-        index(corpus, folder, overwrite=True)
-        assert read_manifest(folder).documents == 5
-    (folder / "manifest.json").unlink()
-    with pytest.raises(OutputError, match="a damaged index") as caught:
-        index(corpus, folder)
-    assert "--overwrite" in caught.value.fix
-    index(corpus, folder, both, overwrite=True)
-    for damaged in ("hybrid.json", "000001/bm25/manifest.json"):
-        (folder / damaged).write_text("{", encoding="utf-8")
-        (wrong,) = (one for one in doctor([folder]) if not one.ok)
-        assert "--overwrite" in wrong.fix
-        index(corpus, folder, both, overwrite=True, settings=other)
-        assert len(search(folder, "river")) == 5
-    (folder / "000001" / "bm25" / "mine.txt").write_text("mine", encoding="utf-8")
-    for models in ("bm25", both):
-        with pytest.raises(OutputError, match=r"more than an index: 000001/bm25/mine\.txt"):
-            index(corpus, folder, models, overwrite=True)
-
-
-def test_hidden_files_and_outputs_of_other_verbs_are_not_overwritten(
-    corpus: str, tmp_path: Path
-) -> None:
-    folder = index(corpus, tmp_path / "index")
-    (folder / ".git").mkdir()
-    with pytest.raises(OutputError, match=r"more than an index: \.git"):
-        index(corpus, folder, overwrite=True, settings={"bm25.k1": 2.0})
-    run = tmp_path / "run"
-    run.mkdir()
-    write_snapshot(run, "finetune", {}, {})
-    with pytest.raises(OutputError, match="not an index"):
-        index(corpus, run, overwrite=True)
+    texts = [f"{'the ' * common}w{number}" for number in range(20)]
+    lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(texts)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    settings = {"passages": False}
+    index(str(tmp_path / "corpus.jsonl"), tmp_path / "index", "model", settings=settings)
+    assert ("20 documents have nearly the same vector" in said(capsys)) == alike
 
 
 def test_a_language_is_named_kept_and_refused_without_bm25(
-    tmp_path: Path, encoder: object, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, encoder: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def language(folder: Path) -> str:
-        bm25 = read_manifest(folder).bm25
-        assert bm25 is not None
-        return bm25.language
+        return read_manifest(folder).fields["bm25"].settings.language  # type: ignore[union-attr]
 
     texts = [
         "Das System fragt Sie an diesem Punkt, ob Sie einen Benutzer anlegen wollen.",
@@ -191,11 +205,10 @@ def test_a_language_is_named_kept_and_refused_without_bm25(
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("\n".join(lines), encoding="utf-8")
     assert language(index(str(corpus), tmp_path / "unnamed")) == "english"
-    assert "looks German: --language german stems" in " ".join(capsys.readouterr().err.split())
+    assert "looks German: --language german stems" in said(capsys)
     german = index(str(corpus), tmp_path / "german", language="german")
     assert [hit.id for hit in search(german, "haus")] == ["d1"]
     index(str(corpus), german)  # the index knows it
     assert language(german) == "german"
-    for models in ("model", ["model", "other"]):
-        with pytest.raises(SettingsError, match="--language de is of BM25"):
-            index(str(corpus), tmp_path / "dense", models, language="de")
+    with pytest.raises(SettingsError, match="--language de is of BM25"):
+        index(str(corpus), tmp_path / "d", "model", language="de", settings={"bm25": False})
