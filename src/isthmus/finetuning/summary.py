@@ -68,7 +68,7 @@ def next_words(output: Path) -> list[str]:
     """The command that uses what was made, after `isthmus`."""
     if _made(output)[0] is None:
         return ["search", "INDEX", "QUERY", "--rerank", str(output)]
-    return ["index", "DOCUMENTS", "-m", "bm25", "-m", str(output), "-o", "INDEX"]
+    return ["index", "DOCUMENTS", "-m", str(output), "-o", "INDEX"]
 
 
 def _made(output: Path) -> tuple[Path | None, list[Path]]:

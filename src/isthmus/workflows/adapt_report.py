@@ -99,7 +99,7 @@ class AdaptReport(BaseModel):
     def next_command(self, output: Path, query: str = "a query") -> str:
         """The command to go on with: never one with an encoder that did not get better."""
         if self.recommended is False:
-            words = ["isthmus", "index", self.documents, "-m", "bm25", "-m", self.model]
+            words = ["isthmus", "index", self.documents, "-m", self.model]
             return shlex.join([*words, "-o", f"{output}-original"])
         return shlex.join(["isthmus", "search", str(output), query])
 

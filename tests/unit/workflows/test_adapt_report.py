@@ -72,7 +72,7 @@ def test_the_direction_of_a_change(ranks: Any, says: str, recommended: bool) -> 
     assert says in text
     assert found.recommended is recommended
     assert found.next_command(OUTPUT).startswith(
-        "isthmus search runs/notes" if recommended else "isthmus index notes/ -m bm25 -m mini"
+        "isthmus search runs/notes" if recommended else "isthmus index notes/ -m mini"
     )
     advice = found.sentences()[-1]
     assert advice.startswith("Use the adapted" if recommended else "Keep the original")

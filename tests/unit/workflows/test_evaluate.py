@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 from tests.factories import write_collection, write_encoder
 
 import isthmus
 from isthmus.cli import app
 from isthmus.collections import open_corpus
+from isthmus.encoders import SparseEncoder, SparseSettings
 from isthmus.errors import OutputError, SettingsError
 from isthmus.evaluation import Report
+from isthmus.nn.sizes import new_backbone
 from isthmus.retrieval.index import BM25
+from isthmus.text.new_tokenizer import new_tokenizer
 
 FAST = {"bootstrap_samples": 10}
 QRELS = {"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}
@@ -172,3 +176,37 @@ def test_an_index_with_other_passages_is_not_taken_for_that_of_a_model(
     said = capsys.readouterr().err
     assert "model: its index is kept in" in said
     assert f"bm25: it is in {index.folder} already" in said
+
+
+def test_sizes_of_a_sparse_model_are_fields_of_one_index(
+    collections: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The curve of LexMAE: by field what an index of that many terms alone measures."""
+    corpus = str(collections[0])
+    tokenizer = new_tokenizer([one.text for one in open_corpus(corpus).documents()], 100)
+    backbone = new_backbone("tiny", tokenizer.rows, tokenizer.pad_id, max_length=144, seed=0)
+    with torch.no_grad():  # untrained weights say the same of every text
+        for parameter in backbone.parameters():
+            parameter.mul_(4)
+    model = str(tmp_path / "model")
+    SparseEncoder(backbone, tokenizer, SparseSettings()).save(Path(model))
+    how = ["bm25=false", "sparse_sizes=[1, 4]"]
+    curve = isthmus.index(corpus, tmp_path / "curve", model, settings=how)
+    assert curve.names == ["sparse", "sparse-1", "sparse-4"]
+    asked = {"q1": "tiger", "q2": "wolf bear"}
+    found = []
+    for size in (1, 4, None):
+        how = ["bm25=false", f"sparse.terms={size or 'null'}"]
+        alone = isthmus.index(corpus, tmp_path / f"{size}", model, settings=how)
+        field = f"sparse-{size}" if size else "sparse"
+        assert curve.search_many(asked, use=field) == alone.search_many(asked)
+        found.append(alone.search_many(asked))
+    assert found[0] != found[1] != found[2]
+    assert curve.search_many(asked) == found[2], "sizes are searched by their names alone"
+    capsys.readouterr()
+    fields = [f"{curve.folder}/{name}" for name in curve.names]
+    report = isthmus.evaluate(corpus, [*fields, model, BM25], settings=FAST)
+    assert report.systems == (*curve.names, "model", BM25)
+    assert f"model: it is in {curve.folder} already" in capsys.readouterr().err
+    scores = report.per_query["nDCG@10"]
+    assert scores["model"] == scores["sparse"]
