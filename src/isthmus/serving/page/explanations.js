@@ -9,7 +9,7 @@ const SENTENCES = 300; // that are shown
 export function explained(explanation) {
   const { terms, sentences, fusion, before, passage, notes } = explanation;
   return h("div", { class: "explanation" },
-    passage ? h("p", { class: "quiet" }, `Passage ${passage.number}`, passage.heading ? [", under ", own(passage.heading)] : "", ", is the one that counts.") : null,
+    passage && (passage.heading || passage.number > 1) ? h("p", { class: "quiet" }, `Passage ${passage.number} counts`, passage.heading ? [", under ", own(passage.heading)] : "", ".") : null,
     fusion ? fused(fusion, explanation) : null,
     before ? rereading(before, explanation) : null,
     terms ? contributions(terms, explanation) : null,

@@ -167,7 +167,7 @@ export class Search {
     const shown = this.shown(this.state);
     $("busy").hidden = !this.pending.size;
     const refused = [...this.answers.values()].find((one) => one.status === 422 && one.message.startsWith("filter: "));
-    this.complain("filter", refused ? [refused.message.slice("filter: ".length), refused.fix, refused.expected].filter(Boolean).join("; ") : "");
+    this.complain("filter", refused ? `${refused.message.slice("filter: ".length)}${refused.expected && ` (${refused.expected})`}: ${refused.fix}` : "");
     if (refused) return $("results").replaceChildren(); // said once, and not by every column
     const old = new Map([...document.querySelectorAll(".column")].map((one) => [one.dataset.name, one]));
     const [first] = shown;
