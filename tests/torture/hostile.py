@@ -18,8 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import xxhash
 from tests.torture.children import Child, Harm
+from tests.torture.resealed import seal, stored
 from tests.torture.scene import JOBS, Case, Job, Outcome, Scene, drawn
 
 _MEMORY = 400 * 2**20
@@ -87,7 +87,7 @@ class Stage:
             if not naming.exists():
                 shutil.copytree(self.scene.index("dense"), naming)
                 manifest = json.loads((naming / "manifest.json").read_text())
-                manifest["encoder"]["name"] = str(self.hostile)
+                manifest["fields"]["dense"]["encoder"]["name"] = str(self.hostile)
                 del manifest["checksum"]
                 (naming / "manifest.json").write_text(json.dumps(manifest))
             words = [str(naming) if word == "NAMING" else word for word in words]
@@ -130,25 +130,30 @@ def _attacks() -> Iterator[tuple[str, Attack]]:
     for target in ("../canary", "/canary", "1_Pooling/../../../canary"):
         yield f"modules at {target}", partial(_modules, target)
     yield "weights elsewhere", _weights_elsewhere
-    for name in (
-        "../../canary/thesis.txt",
-        "/canary/thesis.txt",
-        "./documents.arrow",
-        "a\0b",
-        "",
-        "..",
-    ):
-        for kind in ("dense", "dense grown", "bm25"):
+    for name in _OUTSIDE:
+        for kind in ("fields", "bm25 grown"):
             yield f"files of {kind} named {name!r}", partial(_files, kind, name)
-    for key in ("name", "deleted"):
-        for name in ("../../../canary/index", "/canary/index", ".."):
-            yield f"segment's {key} {name!r}", partial(_segments, key, name)
-    for kind in ("dense", "bm25", "inverted", "dense grown"):
+        for key in ("name", "deleted"):
+            yield f"segment's {key} {name!r}", partial(_segment, {key: name})
+        yield f"field {name!r}", partial(_renamed, name)
+    for name, values in _SEGMENTS.items():
+        yield f"segment with {name}", partial(_segment, values)
+    for name, values in _MANIFESTS.items():
+        yield f"manifest with {name}", partial(_changed, values)
+    for name, values in _VALUES.items():
+        yield f"field with {name}", partial(_field, values)
+    yield "a segment twice", _twice
+    for name in ("documents/documents.arrow", "fields.json", "vectors.npy", "deleted-1.npy"):
+        for kind in ("a pipe", "a device", "a folder"):
+            yield f"{kind} as {name}", partial(_special, name, kind)
+    for kind in ("fields", "bm25 grown"):
         yield f"links in {kind}", partial(_links, kind)
         yield f"pickles in {kind}", partial(_pickles, kind)
-    for name in ("../../canary/thesis.txt", "/canary/thesis.txt"):
-        yield f"graph at {name}", partial(_graph, name)
-        yield f"hybrid of {name}", partial(_hybrid, name)
+    for place in ("segments", "segments/000009", "segments/000001/new", ".manifest.json.partial"):
+        yield f"a link at {place}", partial(_link, place)
+    for count in (0, 10**6, -1, 2**70, "a"):
+        yield f"progress of {count}", partial(_progress, count)
+    yield "a bomb of documents", _packed
     yield "an index that is a link", _linked_index
     yield "an output that is a link", _linked_output
     for name, text in _RECIPES.items():
@@ -218,70 +223,201 @@ def _manifest(stage: Stage) -> dict[str, Any]:
 
 
 def _stored(file: Path) -> dict[str, Any]:
-    content = file.read_bytes()
-    return {"bytes": len(content), "xxh3": xxhash.xxh3_128_hexdigest(content)}
+    return stored(file.read_bytes())
 
 
-def _outside(stage: Stage, name: str) -> str:
-    return name.replace("/canary", str(stage.canary)) if name.startswith("/") else name
+def _outside(stage: Stage, name: Any) -> Any:
+    if not isinstance(name, str) or not name.startswith("/"):
+        return name
+    return name.replace("/canary", str(stage.canary))
+
+
+_OUTSIDE = (
+    "../../canary/thesis.txt", "/canary/thesis.txt", "..", "", "a\0b", "documents/../../x",
+    _ESCAPES, "a\\b", "C:x", "x" * 300, "\ud800",
+)  # fmt: skip
+_SEGMENTS: dict[str, dict[str, Any]] = {
+    "a huge count": {"documents": 2**52}, "a number of 400 digits": {"documents": 10**400},
+    "no documents": {"documents": 0}, "less than none": {"documents": -1},
+    "huge passages": {"passages": 2**52}, "no passages": {"passages": None},
+    "all deleted": {"dead": 40}, "more deleted than there are": {"dead": 2**40},
+    "other files": {"files": {}}, "other fields": {"fields": {}}, "a surprise": {"surprise": 1},
+    "a name of a million": {"name": "9" * 10**6}, "deleted documents as deleted": {
+        "deleted": "documents/order.npy", "dead": 1},
+}  # fmt: skip
+_MANIFESTS: dict[str, dict[str, Any]] = {
+    "another format": {"format": 99}, "a format of 1e999": {"format": 1e999},
+    "no segments": {"segments": []}, "no fields": {"fields": {}},
+    "a list of fields": {"fields": []},
+    "weights of nothing": {"fusion": {"weights": {"nothing": 1}}},
+    "weights below 0": {"fusion": {"weights": {"bm25": -1}}},
+    "weights of NaN": {"fusion": {"weights": {"bm25": float("nan"), "dense": 1e308}}},
+    "an unknown fusion": {"fusion": {"fusion": f"os.system{_ESCAPES}"}},
+    "huge candidates": {"fusion": {"candidates": 2**62}},
+    "a corpus of escapes": {"corpus": {"spec": _ESCAPES, "fingerprint": _ESCAPES}},
+    "a corpus elsewhere": {"corpus": {"spec": "/etc/passwd", "fingerprint": "x"}},
+    "passages of nothing": {"passages": {"length": 2**62, "overlap": 0.5}},
+    "passages of a model": {"passages": {"length": 16, "overlap": 0, "tokenizer": "x",
+                                         "model": "../canary"}},
+    "much that is nested": {"made_by": json.loads("[" * 900 + "]" * 900)},
+}  # fmt: skip
+_VALUES: dict[str, dict[str, Any]] = {
+    "an unknown type": {"type": "os.system"}, "another type": {"type": "sparse"},
+    "a huge dimension": {"dimension": 2**31 - 1}, "too huge a dimension": {"dimension": 2**62},
+    "no dimension": {"dimension": 0}, "no encoder": {"encoder": None},
+    "another number type": {"settings": {"dtype": "float16"}},
+    "a graph that is not there": {"settings": {"hnsw": True}},
+    "an encoder of the network": {"encoder": {"name": "org/evil", "fingerprint": "x"}},
+    "an encoder elsewhere": {"encoder": {"name": "../../canary", "fingerprint": "x"}},
+    "escapes as an encoder": {"encoder": {"name": _ESCAPES, "fingerprint": _ESCAPES}},
+    "settings of code": {"encoder": {"name": "x", "fingerprint": "x", "settings": {
+        "trust_remote_code": True, "pooling": "os.system"}}},
+}  # fmt: skip
+
+
+def _edit(stage: Stage, change: Callable[[dict[str, Any]], None]) -> None:
+    """Changes the manifest of HOSTILE."""
+    manifest = _manifest(stage)
+    change(manifest)
+    stage.change("manifest.json", **manifest)
 
 
 def _files(kind: str, name: str, stage: Stage) -> tuple[str, ...]:
     stage.copy(stage.scene.index(kind))
-    files = {
-        **_manifest(stage)["files"],
-        _outside(stage, name): _stored(stage.canary / "thesis.txt"),
-    }
-    stage.change("manifest.json", files=files)
+    more = {_outside(stage, name): _stored(stage.canary / "thesis.txt")}
+    _edit(stage, lambda manifest: manifest["segments"][-1]["files"].update(more))
     return _UPDATES
 
 
-def _segments(key: str, name: str, stage: Stage) -> tuple[str, ...]:
-    stage.copy(stage.scene.index("dense grown"))
-    segments = _manifest(stage)["segments"]
-    segments[-1][key] = _outside(stage, name)
-    stage.change("manifest.json", segments=segments)
+def _segment(values: dict[str, Any], stage: Stage) -> tuple[str, ...]:
+    stage.copy(stage.scene.index("fields grown"))
+    values = {key: _outside(stage, one) for key, one in values.items()}
+    if isinstance(name := values.get("deleted"), str) and name != "documents/order.npy":
+        stored = {name: _stored(stage.canary / "thesis.txt")}
+        _edit(stage, lambda manifest: manifest["segments"][-1]["files"].update(stored))
+        values["dead"] = 1
+    _edit(stage, lambda manifest: manifest["segments"][-1].update(values))
+    return _UPDATES
+
+
+def _renamed(name: str, stage: Stage) -> tuple[str, ...]:
+    stage.copy(stage.scene.index("fields"))
+    name = _outside(stage, name)
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["fields"][name] = manifest["fields"].pop("dense")
+        for one in manifest["segments"]:
+            one["fields"][name] = one["fields"].pop("dense")
+            one["files"] = {
+                key.replace("dense", name, 1): stored for key, stored in one["files"].items()
+            }
+
+    _edit(stage, change)
+    return _UPDATES
+
+
+def _changed(values: dict[str, Any], stage: Stage) -> tuple[str, ...]:
+    stage.copy(stage.scene.index("fields"))
+    stage.change("manifest.json", **values)
+    return _UPDATES
+
+
+def _field(values: dict[str, Any], stage: Stage) -> tuple[str, ...]:
+    stage.copy(stage.scene.index("fields"))
+    _edit(stage, lambda manifest: manifest["fields"]["dense"].update(values))
+    return _UPDATES
+
+
+def _twice(stage: Stage) -> tuple[str, ...]:
+    stage.copy(stage.scene.index("fields"))
+    _edit(stage, lambda manifest: manifest["segments"].append(manifest["segments"][0]))
+    return _UPDATES
+
+
+def _special(name: str, kind: str, stage: Stage) -> tuple[str, ...]:
+    folder = stage.copy(stage.scene.index("fields grown"))
+    file = (
+        next(file for file in sorted(folder.glob("segments/**/*")) if str(file).endswith(name))
+        if not name.startswith("deleted")
+        else next(folder.glob("segments/*/deleted-*.npy"))
+    )
+    size = 0
+    file.unlink()
+    if kind == "a pipe":
+        os.mkfifo(file)
+    elif kind == "a device":
+        file.symlink_to("/dev/zero")
+    else:
+        file.mkdir()
+        size = file.stat().st_size
+    inner = file.relative_to(folder / "segments").as_posix()
+    segment, _, rest = inner.partition("/")
+
+    def change(manifest: dict[str, Any]) -> None:
+        for one in manifest["segments"]:
+            if one["name"] == segment:
+                one["files"][rest] = {"bytes": size, "xxh3": "0"}
+
+    _edit(stage, change)
     return _UPDATES
 
 
 def _links(kind: str, stage: Stage) -> tuple[str, ...]:
     folder = stage.copy(stage.scene.index(kind))
     for file in sorted(folder.rglob("*.*")):
-        if file.is_file() and file.name not in ("manifest.json", "isthmus.json"):
-            shutil.copy(file, stage.canary / file.name)
+        if file.is_file() and file.name != "manifest.json":
+            there = stage.canary / str(file.relative_to(folder)).replace("/", "-")
+            shutil.copy(file, there)
             file.unlink()
-            file.symlink_to(stage.canary / file.name)
+            file.symlink_to(there)
     stage.before = stage.outside()
     return _UPDATES
 
 
+def _link(place: str, stage: Stage) -> tuple[str, ...]:
+    folder = stage.copy(stage.scene.index("fields"))
+    if place == "segments":
+        (folder / place).rename(stage.canary / "segments")
+        stage.before = stage.outside()
+    leads = stage.canary / ("thesis.txt" if "manifest" in place else "segments")
+    (folder / place).symlink_to(leads)
+    return (*_UPDATES, "index CORPUS --output HOSTILE --overwrite")
+
+
 def _pickles(kind: str, stage: Stage) -> tuple[str, ...]:
     folder = stage.copy(stage.scene.index(kind))
-    for file in folder.rglob("*.npy"):
+    for file in sorted(folder.glob("segments/**/*.npy")):
         header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117) + b"\n"
         content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + stage.code
-        file.write_bytes(content)
-    for manifest in folder.rglob("manifest.json"):
-        values = json.loads(manifest.read_text())
-        values["files"] = {name: _stored(manifest.parent / name) for name in values["files"]}
-        del values["checksum"]
-        manifest.write_text(json.dumps(values))
+        seal(folder, str(file.relative_to(folder)), content)
     return _UPDATES
 
 
-def _graph(name: str, stage: Stage) -> tuple[str, ...]:
-    stage.copy(stage.scene.index("hnsw"))
-    stage.change("hnsw/about.json", file=_outside(stage, f"../{name}"))
-    again = "sync HOSTILE CORPUS --compact --set hnsw=true"
-    return (f"{_SEARCH} --set hnsw=true", *_UPDATES, again)
+def _progress(count: Any, stage: Stage) -> tuple[str, ...]:
+    """Work that nobody began."""
+    folder = stage.copy(stage.scene.index("fields"))
+    shutil.copytree(folder / "segments/000001", folder / "segments/000002")
+    for place in ("000002", "000001/new", "000002/dense"):
+        (folder / "segments" / place).mkdir(exist_ok=True)
+        parts = {part: {"offset": count, "rows": count} for part in ("documents", "passages")}
+        progress = {"job": "", "count": {"documents": count}, "fields": {}, **parts}
+        (folder / "segments" / place / "progress.json").write_text(json.dumps(progress))
+    return (*_UPDATES, "index CORPUS --output HOSTILE --overwrite")
 
 
-def _hybrid(name: str, stage: Stage) -> tuple[str, ...]:
-    stage.copy(stage.scene.index("together"))
-    members = json.loads((stage.hostile / "hybrid.json").read_text())["members"]
-    members[0]["index"] = _outside(stage, name)
-    stage.change("hybrid.json", members=members)
-    return _SEARCH, "doctor HOSTILE", "delete HOSTILE d1"
+def _packed(stage: Stage) -> tuple[str, ...]:
+    """Documents that take all memory when they are read."""
+    import pyarrow as pa
+
+    folder = stage.copy(stage.scene.index("bm25"))
+    schema = pa.schema([(one, pa.large_string()) for one in ("id", "title", "text", "metadata")])
+    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        for number in range(40):
+            text = " " * (_BOMB // 40)
+            writer.write_batch(pa.record_batch([[f"d{number}"], [""], [text], [""]], schema=schema))
+    seal(folder, "segments/000001/documents/documents.arrow", sink.getvalue().to_pybytes())
+    return _UPDATES
 
 
 def _linked_index(stage: Stage) -> tuple[str, ...]:

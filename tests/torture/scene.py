@@ -321,10 +321,9 @@ class Scene:
 
     def recorded(self) -> int:
         """The documents of a segment under construction that were brought to the disk."""
-        counts = [0]
-        for file in self.output.glob("segments/*/progress.json"):
-            counts.append(json.loads(file.read_bytes()).get("count", {}).get("documents", 0))
-        return max(counts)
+        files = self.output.glob("segments/*/progress.json")
+        counts = (json.loads(file.read_bytes()).get("count", {}) for file in files)
+        return max((count.get("documents", 0) for count in counts), default=0)
 
 
 @dataclass(frozen=True)
