@@ -304,7 +304,10 @@ class IndexWriter:
 
     def _resumable(self) -> str | None:
         """The segment that an interrupted writer of this job left."""
+        counts = self._committed()  # killed right after its commit, a writer leaves its record too
         for name in _numbers(self._folder) if self._job else ():
+            if name in counts:
+                continue
             with suppress(UnreadableError):
                 if read_mapping(self._folder / SEGMENTS / name / PROGRESS).get("job") == self._job:
                     return name

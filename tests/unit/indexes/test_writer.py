@@ -333,6 +333,23 @@ def test_adding_goes_on_and_replaces(folder: Path, tmp_path: Path) -> None:
     verify(folder)
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_was_committed_is_not_gone_on_with(
+    folder: Path, anew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = manifest(FIELDS) if anew else None
+    with monkeypatch.context() as patch:  # as if killed right after the commit
+        patch.setattr(writer, "_remove", lambda place: None)
+        with IndexWriter(folder, begin, job="job") as opened:
+            add(opened, "x")
+            opened.commit()
+    before = contents(folder)
+    with IndexWriter(folder, begin, job="job") as opened:
+        assert opened.done == 0
+        assert contents(folder) == before
+    verify(folder)
+
+
 @pytest.mark.parametrize("moment", ["first segment", "second segment", "bm25"])
 def test_a_new_field_goes_on_where_it_was_interrupted(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
