@@ -63,7 +63,7 @@ class Bm25Search:
             totals = np.zeros(len(part.segment), dtype=np.float32)
             for term in terms:
                 rows, scores = lists[term][number]
-                totals[rows] += scores  # a row is in a list once
+                np.add.at(totals, rows, scores)  # quicker than to read, add and write
             if mask is not None:
                 totals[~mask] = 0
             rows = np.flatnonzero(totals > 0)
