@@ -10,12 +10,12 @@ import bm25s
 import numpy as np
 import pytest
 import Stemmer
+from tests.factories import index_of
 
 from isthmus.collections import open_collection
 from isthmus.evaluation import per_query
-from isthmus.indexes.bm25 import Analyzer, Bm25Index
-from isthmus.indexes.bm25.builder import build_bm25
-from isthmus.indexes.manifest import Bm25Settings, CorpusOrigin, Description
+from isthmus.indexes.bm25.analyzer import Analyzer
+from isthmus.indexes.manifest import Bm25Field, Bm25Settings
 from isthmus.records import Document, Run
 
 WORDS = "river bank money water flow loan credit stream boat interest the of".split()  # noqa: SIM905
@@ -39,14 +39,9 @@ def queries() -> list[str]:
 def scores(
     folder: Path, documents: list[Document], queries: list[str], settings: Bm25Settings
 ) -> list[dict[str, float]]:
-    description = Description(
-        kind="bm25",
-        corpus=CorpusOrigin(spec="c", fingerprint="c"),
-        titles=True,
-        bm25=settings,
-    )
-    index = Bm25Index.open(build_bm25(documents, folder / "index", description, {}))
-    return [dict(ranking) for ranking in index.search(queries, len(documents), queries)]
+    fields = {"bm25": Bm25Field(settings=settings)}
+    index = index_of(folder / "index", documents, fields)
+    return [dict(one) for one in index.search("bm25", queries, len(documents), queries)]
 
 
 SETTINGS = [

@@ -18,7 +18,7 @@ from isthmus._version import __version__
 from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Settings
 from isthmus.config.output import write_json
-from isthmus.config.safe_names import inside, plain
+from isthmus.config.safe_names import plain
 from isthmus.config.sealed_json import UnreadableError, parse_mapping, read_bounded, sealed
 from isthmus.errors import InputError, SettingsError, choices, similar
 from isthmus.indexes.integrity import COPY, Count, StoredFile, damaged
@@ -194,8 +194,14 @@ def _field_name(name: str) -> str:
     return plain(name)
 
 
+def _file_name(path: str) -> str:
+    for step in path.split("/"):
+        plain(step)
+    return path
+
+
 FieldName = Annotated[str, AfterValidator(_field_name)]
-FileName = Annotated[str, AfterValidator(inside)]
+FileName = Annotated[str, AfterValidator(_file_name)]
 """The name of a file inside the folder of its segment."""
 
 

@@ -15,6 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import scipy.sparse
+from isthmus.indexes.dense.index import DenseIndex
+from isthmus.indexes.inverted.builder import InvertedBuilder
+from isthmus.indexes.segments.index import open_index
+from isthmus.indexes.segments.writer import IndexWriter
+from isthmus.indexes.verification import read_manifest
 from tests.factories import described
 
 from isthmus.config.output import SNAPSHOT, write_json
@@ -24,15 +29,10 @@ from isthmus.indexes import integrity
 from isthmus.indexes.bm25.builder import build_bm25
 from isthmus.indexes.dense.builder import DenseBuilder, build_hnsw
 from isthmus.indexes.dense.hnsw import HnswSettings
-from isthmus.indexes.dense.index import DenseIndex
-from isthmus.indexes.inverted.builder import InvertedBuilder
 from isthmus.indexes.manifest import (
     MANIFEST,
     InvertedSettings,
 )
-from isthmus.indexes.segments.index import open_index
-from isthmus.indexes.segments.writer import IndexWriter
-from isthmus.indexes.verification import read_manifest
 from isthmus.records import Document
 
 ROWS, SIZE = 80, 8

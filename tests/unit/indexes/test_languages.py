@@ -13,7 +13,7 @@ from isthmus.errors import SettingsError
 from isthmus.indexes.bm25.analyzer import Analyzer
 from isthmus.indexes.bm25.stop_words import likely
 from isthmus.indexes.languages import LANGUAGES, detected
-from isthmus.indexes.manifest import Bm25Settings, stated_manifest
+from isthmus.indexes.manifest import Bm25Settings, read_manifest
 
 TEXTS: dict[str, dict[str, list[str]]] = json.loads(
     (Path(__file__).parent / "languages.json").read_text()
@@ -40,7 +40,8 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("language", TEXTS)
 def test_headings_find_their_sections(language: str, indexed: dict[str, Path]) -> None:
-    assert stated_manifest(indexed[language]).bm25 == Bm25Settings().resolved(language)
+    found = read_manifest(indexed[language]).fields["bm25"].settings
+    assert found == Bm25Settings().resolved(language)
     first = {
         name: [hit.id for hit in isthmus.open_index(indexed[language]).search(heading, k=1)]
         for name, (heading, _) in TEXTS[language].items()

@@ -151,7 +151,7 @@ def test_a_full_disk_leaves_the_index_as_it_was(
         with monkeypatch.context() as patch:
             for place in ("arrays", "documents", "dense.builder", "sparse.builder", "columns"):
                 patch.setattr(f"isthmus.indexes.{place}.flush", stopped)
-            with pytest.raises(OutputError, match="no space left"):
+            with pytest.raises(OutputError, match="no space left"):  # noqa: PT012
                 add(opened, "w")
                 add(opened, "x")
                 opened.delete(["d0"])
@@ -273,7 +273,7 @@ def test_interrupted_after_any_block_building_goes_on(
     tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tmp_path / "whole")
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):  # noqa: PT012
         if stop == 50:  # all but the commit
 
             def publish(*_: object) -> None:
@@ -378,7 +378,7 @@ def test_a_new_field_goes_on_where_it_was_interrupted(
     def interrupted(*_: object) -> None:
         raise Interrupted
 
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):  # noqa: PT012
         if moment == "bm25":
             patch.setattr("isthmus.indexes.bm25.builder.merge_postings", interrupted)
         grow()

@@ -1,4 +1,4 @@
-"""Searcher, the verb `search`, and hybrids."""
+"""Searching fields of an index: alone, fused, weighed and filtered; for one query or many."""
 
 from __future__ import annotations
 
@@ -16,42 +16,55 @@ import pytest
 from isthmus.collections import Problems, read_run
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
-from isthmus.records import Document, Query, Ranking
-from isthmus.retrieval.hybrid import HybridSearcher
+from isthmus.records import Query, Ranking
+from isthmus.retrieval.change import open_writer
+from isthmus.retrieval.index import index
+from isthmus.retrieval.search import SearchSettings, search, search_file
 from isthmus.retrieval.searcher import Searcher, open_searcher
 from isthmus.retrieval.snippets import snippets
-from isthmus.retrieval.verbs.index import index
-from isthmus.retrieval.verbs.search import SearchSettings, search, search_file
-from isthmus.retrieval.verbs.update import open_writer
+
+QUERIES = [Query("q1", "river"), Query("q2", "snow")]
 
 
-def test_search_and_show(bm25: Searcher, dense: Searcher) -> None:
-    queries = [Query("q1", "river"), Query("q2", "snow")]
-    for searcher in (bm25, dense):
-        one, two = searcher.search(queries, depth=2)
-        assert (one.query_id, two.query_id) == ("q1", "q2")
+def test_every_field_answers_alone_and_with_the_others(folder: Path, encoder: Any) -> None:
+    for use in ("bm25", "dense", None):
+        searcher = open_searcher(folder, use)
+        one, two = searcher.search(QUERIES, depth=2)
+        assert (one.query_id, two.query_id, len(one)) == ("q1", "q2", 2)
         assert two.document_ids[0] == "d4"
-        assert len(one) == 2
-    assert {document for document, _ in bm25.search(queries)[0]} == {"d0", "d2"}
-    assert bm25.documents(["d4", "d0"]) == [
-        Document("d4", "snow", "Title4"),
-        Document("d0", "river bank", "Title0"),
-    ]
-    with pytest.raises(InputError, match="no document 'd77'"):
-        bm25.documents(["d77"])
+        assert searcher.fields == ((use,) if use else ("bm25", "dense"))
+    with pytest.raises(SettingsError, match="no field 'dens'") as caught:
+        open_searcher(folder, "dens")
+    assert "dense" in caught.value.expected
 
 
-def test_mismatch_is_refused_when_built(bm25: Searcher, dense: Searcher, encoder: object) -> None:
-    other = replace(encoder, name="others", fingerprint="words-2")  # type: ignore[type-var]
+def test_an_encoder_that_filled_several_fields_is_loaded_and_asked_once(
+    corpus: str, tmp_path: Path, sparse_encoder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = index(corpus, tmp_path / "index", "model", settings={"sparse_sizes": [1]})
+    asked: list[str] = []
+    plain = sparse_encoder.encode_queries
+    monkeypatch.setattr(
+        sparse_encoder, "encode_queries", lambda texts: asked.extend(texts) or plain(texts)
+    )
+    searcher = open_searcher(folder, fusion={"weights": {"sparse-1": 1.0}})
+    assert searcher.fields == ("bm25", "sparse", "sparse-1")
+    assert searcher.encoders["sparse"] is searcher.encoders["sparse-1"]
+    searcher.search(QUERIES)
+    assert asked == ["river", "snow"]
+
+
+def test_mismatch_is_refused_when_built(bm25: Searcher, both: Searcher, encoder: Any) -> None:
+    other = replace(encoder, name="others", fingerprint="words-2")
     with pytest.raises(MismatchError) as caught:
-        Searcher(other, dense.index)  # type: ignore[arg-type]
+        Searcher(both.index, {"dense": other})
     assert "the index was filled by the encoder 'model', this is 'others'" in caught.value.what
     assert "(fingerprint words-2, not words-1)" in caught.value.what
     assert "-s model=" in caught.value.fix
     with pytest.raises(MismatchError, match="and there is none here"):
-        Searcher(None, dense.index)
+        Searcher(both.index, {})
     with pytest.raises(MismatchError, match="filled by no encoder"):
-        Searcher(encoder, bm25.index)  # type: ignore[arg-type]
+        Searcher(bm25.index, {"bm25": encoder})
 
 
 def test_moved_encoder_is_asked_for(corpus: str, tmp_path: Path, encoder: object) -> None:
@@ -70,7 +83,7 @@ def named_by(folder: Path, name: str) -> Path:
     shutil.copytree(folder, received)
     file = received / "manifest.json"
     manifest = json.loads(file.read_text())
-    manifest["encoder"]["name"] = name
+    manifest["fields"]["dense"]["encoder"]["name"] = name
     file.write_text(json.dumps(sealed(manifest)))
     return received
 
@@ -81,7 +94,7 @@ def test_an_encoder_that_is_not_on_this_disk_is_not_fetched(
 ) -> None:
     received = named_by(index(corpus, tmp_path / "index", "model"), name)
     encoder.name = "none"
-    for load in (open_searcher, lambda folder: open_writer(folder).encoder):
+    for load in (open_searcher, lambda folder: open_writer(folder).fillings):
         with pytest.raises(InputError, match="which is not on this disk") as caught:
             load(received)
         assert repr(name) in caught.value.what
@@ -129,7 +142,7 @@ def test_an_encoder_inside_the_index_or_of_a_package_is_loaded(
     open_searcher(received)
     assert encoder.name == str(received / "encoder")
     shutil.rmtree(received)
-    open_searcher(named_by(tmp_path / "index", "package:some"))
+    open_searcher(named_by(tmp_path / "index", "package:some"), encoders={})
     assert encoder.name == "package:some"
 
 
@@ -240,56 +253,65 @@ def test_snippets() -> None:
     assert snippet(thai, "x") == "ที่" * 66 + " …"
 
 
-def test_hybrid_of_both(bm25: Searcher, dense: Searcher) -> None:
-    queries = [Query("q1", "river"), Query("q2", "snow")]
+def test_fusion_is_of_the_fields_by_their_weights(folder: Path) -> None:
+    bm25 = open_searcher(folder, "bm25").search(QUERIES)
     for fusion in ("weighted_sum", "reciprocal_rank"):
-        hybrid = HybridSearcher([bm25, dense], fusion)
-        assert [ranking.document_ids[0] for ranking in hybrid.search(queries)][1] == "d4"
-        alone = HybridSearcher([bm25, dense], fusion, weights=[1, 0]).search(queries)
-        assert [r.document_ids for r in alone] == [r.document_ids for r in bm25.search(queries)]
-        assert len(hybrid.search(queries, depth=1)[0]) == 1
-    assert hybrid.documents(["d4"])[0].text == "snow"
+        fused = open_searcher(folder, fusion={"fusion": fusion})
+        assert fused.search(QUERIES)[1].document_ids[0] == "d4"
+        assert len(fused.search(QUERIES, depth=1)[0]) == 1
+        how = {"fusion": fusion, "weights": {"dense": 0.0}}
+        alone = open_searcher(folder, fusion=how)
+        assert alone.fields == ("bm25",)
+        assert alone.search(QUERIES) == bm25
 
 
-def test_hybrid_answers_with_the_best_of_all_that_was_found(
-    bm25: Searcher, monkeypatch: pytest.MonkeyPatch
+def test_fusion_answers_with_the_best_of_all_that_was_found(
+    both: Searcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Second of both, and first of neither."""
-    hybrid = HybridSearcher([bm25, bm25])
     found = [Ranking("q", ids, (3.0, 2.5, 0.0)) for ids in (("a", "b", "c"), ("c", "b", "a"))]
-    monkeypatch.setattr(hybrid, "components", lambda *_: [[ranking] for ranking in found])
-    assert hybrid.search([Query("q", "river")], depth=1)[0].document_ids == ("b",)
+    components = {name: [one] for name, one in zip(both.fields, found, strict=True)}
+    assert both.fused(components, 1)[0].document_ids == ("b",)
 
 
-def test_hybrid_answers_what_one_of_them_can(bm25: Searcher, dense: Searcher) -> None:
-    hybrid = HybridSearcher([bm25, dense])
-    assert len(hybrid.search([Query("q", "of the")])[0]) == 5
+def test_what_one_field_can_read_is_answered(both: Searcher) -> None:
+    assert len(both.search([Query("q", "of the")])[0]) == 5
     with pytest.raises(InputError, match="query without tokens"):
-        hybrid.search([Query("q", " ")])
-    problems = Problems("skip")
-    assert hybrid.search([Query("q", " ")], problems=problems) == [Ranking("q")]
-    assert problems.counts == {"query without tokens": 1}
+        both.search([Query("q", " ")])
 
 
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([1.0], "do not fit 2 searchers"), ([], "do not fit 2 searchers"),
-        ([0.0, 0.0], "all are 0"), ([1.0, -1.0], "are not all 0 or more"),
+        ({"other": 1.0}, "no field 'other'"), ({"bm25": 0.0, "dense": 0.0}, "all weights are 0"),
+        ({"dense": -1.0}, "is below 0"),
     ],
 )  # fmt: skip
-def test_impossible_weights(
-    bm25: Searcher, dense: Searcher, weights: list[float], message: str
-) -> None:
+def test_impossible_weights(folder: Path, weights: dict[str, float], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        HybridSearcher([bm25, dense], weights=weights)
+        open_searcher(folder, fusion={"weights": weights})
+
+
+def test_a_filter_is_applied_before_the_first_are_chosen(tmp_path: Path, encoder: object) -> None:
+    records = [{"_id": f"d{n:02}", "text": f"river {n}", "year": 2000 + n} for n in range(40)]
+    corpus = tmp_path / "years.jsonl"
+    corpus.write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    folder = index(str(corpus), tmp_path / "index", "model")
+    for use in (None, "bm25", "dense"):
+        settings = SearchSettings(use=use, k=5)
+        for chosen in ({"year": {"$gte": 2037}}, ["year>=2037"]):
+            hits = search(folder, "river", filter=chosen, settings=settings)
+            assert {hit.id for hit in hits} == {"d37", "d38", "d39"}
+            assert {hit.metadata["year"] for hit in hits} == {2037, 2038, 2039}
+    with pytest.raises(InputError, match="no document has a field 'yaer'"):
+        search(folder, "river", filter={"yaer": 2000})
 
 
 def test_bm25_search_starts_without_torch(tmp_path: Path) -> None:
     text = " ".join(f"The river is {n} feet deep here, and it was less before." for n in range(80))
     corpus = tmp_path / "long.jsonl"
     corpus.write_text(json.dumps({"_id": "d0", "text": text}), encoding="utf-8")
-    index(str(corpus), tmp_path / "bm25", settings={"passages.length": 16})
+    index(str(corpus), tmp_path / "bm25")
     code = (
         "import sys; from isthmus import open_index; "
         f"print(open_index({str(tmp_path / 'bm25')!r}).search('river')[0].id); "
