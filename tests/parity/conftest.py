@@ -17,7 +17,7 @@ import scipy.sparse
 
 from isthmus.collections import open_corpus, read_queries
 from isthmus.records import Document, Query
-from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.index import index
 from isthmus.text.truncation import CutTexts
 
 QUERIES = 30
@@ -115,16 +115,12 @@ def medline(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Inde
         "dense": Lexical("dense", light),
     }
     place = tmp_path_factory.mktemp("medline")
-    settings = IndexSettings.parse({"inverted": {"weights": "float"}}, "test")
+    whole = {"passages": False, "bm25": False}
+    chosen = {"float": {**whole, "sparse.weights": "float"}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("isthmus.encoders.load_encoder", lambda name, *_: encoders[name])
         folders = {
-            name: index(
-                f"beir:{collection}",
-                place / name,
-                name,
-                settings=settings if name == "float" else None,
-            )
+            name: index(f"beir:{collection}", place / name, name, settings=chosen.get(name, whole))
             for name in encoders
         }
         for sparse in ("sparse", "float"):
@@ -132,7 +128,7 @@ def medline(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Inde
                 f"beir:{collection}",
                 place / f"{sparse}-and-dense",
                 ["dense", sparse],
-                settings=settings if sparse == "float" else None,
+                settings=chosen.get(sparse, whole),
             )
     file = collection / "queries.jsonl.zst"
     return Indexed(folders, encoders, read_queries(file)[:QUERIES], file)

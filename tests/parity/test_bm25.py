@@ -104,16 +104,10 @@ def test_scifact_measures_as_published(tmp_path: Path, shared_data: Path) -> Non
     collection = open_collection(f"beir:{shared_data / 'collections' / 'scifact'}")
     judgements = collection.judgements("test")
     queries = [query for query in collection.queries() if query.id in judgements]
-    description = Description(
-        kind="bm25",
-        corpus=CorpusOrigin(spec="scifact", fingerprint="scifact"),
-        titles=True,
-        bm25=Bm25Settings(k1=1.5, b=0.75),
-    )
-    folder = build_bm25(collection.documents(), tmp_path / "index", description, {})
-    found = Bm25Index.open(folder).search(
-        [query.text for query in queries], 100, [query.id for query in queries]
-    )
+    fields = {"bm25": Bm25Field(settings=Bm25Settings(k1=1.5, b=0.75))}
+    index = index_of(tmp_path / "index", list(collection.documents()), fields)
+    texts, ids = [query.text for query in queries], [query.id for query in queries]
+    found = index.search("bm25", texts, 100, ids)
     run = Run("bm25", {ranking.query_id: ranking for ranking in found})
     measured = per_query(run, judgements, ["nDCG@10", "RR@10", "R@100"])
     means = [np.mean(list(of.values())) for of in measured.values()]

@@ -9,10 +9,9 @@ import pytest
 import scipy.sparse
 
 from isthmus.errors import InputError, OutputError
-from isthmus.indexes.dense.index import DenseIndex
-from isthmus.indexes.inverted.index import InvertedIndex
+from isthmus.indexes.index import Index
 from isthmus.records import Document, Ranking
-from isthmus.retrieval.verbs.export import export
+from isthmus.retrieval.export import export
 
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")
@@ -56,14 +55,14 @@ def asked(place: str, field: str, vectors, ids, depth: int) -> list[Ranking]:
 @pytest.mark.parametrize("depth", [10, 1000])
 def test_the_same_answers(medline, both: str, depth: int) -> None:
     vectors = medline.vectors("dense")
-    ours = DenseIndex.open(medline.folders["dense"]).search(vectors, depth, medline.ids)
+    ours = Index.open(medline.folders["dense"]).search("dense", vectors, depth, medline.ids)
     for mine, theirs in zip(ours, asked(both, "dense", vectors, medline.ids, depth), strict=True):
         np.testing.assert_allclose(mine.scores, theirs.scores, rtol=1e-5, atol=1e-3)
     # Documents are sent as the index searches them: whole numbers, 100 times the weight.
     weights = medline.vectors("sparse")
     weights.data = np.floor(weights.data * 100)
-    ours = InvertedIndex.open(medline.folders["sparse"]).search(
-        medline.vectors("sparse"), depth, medline.ids
+    ours = Index.open(medline.folders["sparse"]).search(
+        "sparse", medline.vectors("sparse"), depth, medline.ids
     )
     for mine, theirs in zip(ours, asked(both, "sparse", weights, medline.ids, depth), strict=True):
         count = min(len(mine), len(theirs))
@@ -86,8 +85,8 @@ def test_hybrid_is_reciprocal_rank_of_our_own(medline, tmp_path: Path) -> None:
         for one, hits in zip(ids, answers, strict=True)
     ]
     ours = [
-        InvertedIndex.open(medline.folders["float"]).search(vectors["sparse"], candidates, ids),
-        DenseIndex.open(medline.folders["dense"]).search(vectors["dense"], candidates, ids),
+        Index.open(medline.folders["float"]).search("sparse", vectors["sparse"], candidates, ids),
+        Index.open(medline.folders["dense"]).search("dense", vectors["dense"], candidates, ids),
     ]
     compared = 0
     for fused, *rankings in zip(found, *ours, strict=True):

@@ -40,7 +40,7 @@ def test_a_build_that_is_stopped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     corpus = write_corpus(tmp_path / "corpus.jsonl", {str(n): f"w{n}" for n in range(9)})
-    plain = documents_module.DocumentWriter.add
+    plain = documents_module.DocumentBuilder.add
 
     def stop(self: Any, documents: Any) -> None:
         os.kill(os.getpid(), number)
@@ -50,7 +50,7 @@ def test_a_build_that_is_stopped(
     before = signal.getsignal(signal.SIGTERM)
     command = ("index", corpus, "--output", tmp_path / "index")
     with monkeypatch.context() as patch:
-        patch.setattr(documents_module.DocumentWriter, "add", stop)
+        patch.setattr(documents_module.DocumentBuilder, "add", stop)
         assert run(patch, *command) == status
     assert f"{reason}: run the same command again to resume\n" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before
@@ -69,7 +69,7 @@ def test_what_a_library_makes_of_it_is_no_traceback(
         except KeyboardInterrupt:
             raise RuntimeError("a thread was stopped") from None
 
-    monkeypatch.setattr("isthmus.retrieval.verbs.search.search", stop)
+    monkeypatch.setattr("isthmus.retrieval.search.search", stop)
     assert run(monkeypatch, "search", "nowhere", "a query") == 143
     assert "stopped by SIGTERM" in capsys.readouterr().err
 
@@ -91,6 +91,6 @@ def test_workers_end_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
         ended.append(worker.exitcode)
         sys.exit(0)
 
-    monkeypatch.setattr("isthmus.retrieval.verbs.search.search", start_a_worker)
+    monkeypatch.setattr("isthmus.retrieval.search.search", start_a_worker)
     assert run(monkeypatch, "search", "nowhere", "a query") == 0
     assert ended == [-signal.SIGTERM]

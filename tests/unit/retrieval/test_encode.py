@@ -90,7 +90,7 @@ def test_the_vectors_of_an_index_are_written_as_they_are_stored(scene: Path) -> 
     encoder = isthmus.load_encoder(model)
     np.testing.assert_allclose(written, encoder.encode_documents(DOCUMENTS), atol=1e-2)
     ids = [json.loads(line) for line in (scene / "v.ids.jsonl").read_text().splitlines()]
-    assert ids == [document.id for document in DOCUMENTS]
+    assert ids == [f"{document.id}#1" for document in DOCUMENTS], "of passages"
     words = isthmus.index(docs, scene / "words")
     with pytest.raises(InputError, match="holds no vectors"):
         words.export(scene / "w.npy")
