@@ -454,7 +454,7 @@ def benchmark(
         workers: Number of worker processes; 0 runs in this one. [default: 6 per GPU, else 1]
         time_limit: Seconds after which nothing runs any more.
         only: Name or pattern of runs and models, such as 'TASK.dense.*'. Repeatable.
-        dry_run: Print what is missing on this machine, then the jobs, and run nothing.
+        dry_run: Print the jobs, then what is missing on this machine, and run nothing.
         settings: Values of settings by dotted path.
 
     Returns:

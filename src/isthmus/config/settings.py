@@ -189,7 +189,7 @@ def _explain(
     if first["type"] == "missing":
         return SettingsError(
             f"{place}{path!r} is missing{more}",
-            f"give it in the recipe, as a flag, or with --set {path}=…",
+            f"give it on the command line, in the recipe, or with --set {path}=…",
             _expected(owner, field),
         )
     message = first["msg"].removeprefix("Value error, ")

@@ -154,7 +154,11 @@ class Shown(ABC):
         """Lines and tables, in the order in which they are shown."""
 
     def __rich__(self) -> Group:
-        lines = (Text(visible(one)) if isinstance(one, str) else one for one in self.tables())
+        lines: list[RenderableType] = []
+        for one in self.tables():
+            if lines and isinstance(one, str) and isinstance(lines[-1], Table):
+                lines.append("")  # else it would go on from the caption
+            lines.append(Text(visible(one)) if isinstance(one, str) else one)
         return Group(*lines)
 
     def __repr__(self) -> str:

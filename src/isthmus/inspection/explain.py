@@ -120,10 +120,9 @@ class Explanation(Shown):
             yield _fusion_table(self.fusion, self.score)
         yield from self.notes
         for part in self.fusion.parts if self.fusion else ():
-            yield ""
             yield from part.explanation.tables()
         if self.before is not None:
-            yield "\nbefore it was re-ranked:"
+            yield "before it was re-ranked:"
             yield from self.before.tables()
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from isthmus.collections import Collection, Corpus, open_collection, open_corpus
+from isthmus.collections.in_memory import called
 from isthmus.config import Overrides
 from isthmus.config.encoding import SparseForm
 from isthmus.config.model_card import finish_model
@@ -150,7 +151,7 @@ def run(
     _check(settings, trained)
     with ExitStack() as claims:
         with main_process_first():
-            sentence = survey(corpus, settings.documents)
+            sentence = survey(corpus, called(settings.documents))
             identity = _identity(settings, corpus)
             notice_changes(earlier, identity)
             if overwrite:
@@ -163,7 +164,7 @@ def run(
                 _save_original(settings.model, known, Path(original))
         notice(sentence)
         for number, (name, stage) in enumerate(trained.items(), start=1):
-            _say(began, f"{number}/{len(trained) + 2} {name}: train on {stage.collection}")
+            _say(began, f"{number}/{len(trained) + 2} {name}: train on {called(stage.collection)}")
             run_stage(stage)
         if os.environ.get("RANK", "0") != "0":
             return Adaptation(output)  # of several processes, the first does the rest

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from isthmus.collections.in_memory import called
 from isthmus.config.output import writing
 from isthmus.errors import InputError
 from isthmus.evaluation import Report
@@ -61,7 +62,8 @@ class AdaptReport(BaseModel):
 
     def sentences(self) -> list[str]:
         """What was trained, what it changed, and what to do."""
-        found = [f"{self.model} adapted to {self.documents}: {self.survey}. Seed {self.seed}."]
+        name = called(self.documents)
+        found = [f"{self.model} adapted to {name}: {self.survey}. Seed {self.seed}."]
         for name, merge in self.merges.items():
             kept = "the trained weights are used in full." if merge is None else summary(merge)
             found.append(f"{name}: {kept}")

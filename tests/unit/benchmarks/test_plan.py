@@ -201,7 +201,7 @@ def test_what_cannot_work_is_refused_before_anything_is_run(
         plan({**values, path: value})
 
 
-def test_a_dry_run_says_what_is_missing_and_then_the_jobs(tmp_path: Path) -> None:
+def test_a_dry_run_says_the_jobs_and_then_what_is_missing(tmp_path: Path) -> None:
     values = values_in(tmp_path)
     file, output = tmp_path / "mine.yaml", tmp_path / "output"
     file.write_text(json.dumps({"verb": "benchmark", "settings": values}))
@@ -213,9 +213,10 @@ def test_a_dry_run_says_what_is_missing_and_then_the_jobs(tmp_path: Path) -> Non
     (tmp_path / "texts.jsonl").unlink()
     outcome = benchmark(str(file), output, dry_run=True)
     assert [*outcome.missing] == [f"jsonl:{tmp_path}/texts.jsonl"]
-    first, said = str(outcome).split("\n", 1)
-    assert first.startswith(f"missing: jsonl:{tmp_path}/texts.jsonl")
-    assert said == jobs
+    *said, missing, fix, counts = str(outcome).splitlines()
+    assert missing.startswith(f"missing: jsonl:{tmp_path}/texts.jsonl")
+    assert "--data" in fix
+    assert [*said, counts] == jobs.splitlines()
     with pytest.raises(InputError, match="1 of the data and models") as refused:
         benchmark(str(file), output)
     assert f"jsonl:{tmp_path}/texts.jsonl" in refused.value.what

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from isthmus.collections.in_memory import documents_spec
 from isthmus.evaluation import Report, compare_runs
 from isthmus.records import Ranking, Run
 from isthmus.workflows.adapt_report import ADAPTED, ORIGINAL, AdaptReport, question, read_report
@@ -99,3 +100,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     found.write(tmp_path)
     assert read_report(tmp_path) == found
     assert "30% trained and 70% original" in (tmp_path / "report.md").read_text()
+
+
+def test_documents_in_memory_are_not_called_by_their_file() -> None:
+    found = adaptation(None).model_copy(update={"documents": documents_spec(["a text"])})
+    assert "mini adapted to documents in memory: 120 documents" in found.sentences()[0]

@@ -18,6 +18,7 @@ from isthmus.benchmarks.report.tables import (
     expected_table,
     finding_table,
     score_tables,
+    verdict_line,
     verdict_table,
 )
 from isthmus.benchmarks.report.verdicts import Verdict, rule, verdicts
@@ -44,11 +45,10 @@ class BenchmarkReport(Shown):
     plot: str
 
     def tables(self) -> Iterator[str | Table]:
-        """The summary, the first table of scores, and the verdicts."""
+        """The summary, the first table of scores, and a line per verdict."""
         yield self.summary
         yield from self.scores[:1]
-        if self.verdicts:
-            yield verdict_table(self.verdicts)
+        yield from map(verdict_line, self.verdicts)
 
     def markdown(self) -> str:
         """All tables and verdicts as GitHub renders them."""

@@ -131,6 +131,12 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     return Table(columns, tuple(rows), caption, names=6)
 
 
+def verdict_line(one: Verdict) -> str:
+    """The decision on a claim and the numbers it rests on, for a terminal."""
+    numbers = ", p ".join(filter(None, _numbers(one.overall)))
+    return f"{one.decision}: {one.claim.statement} {'; '.join(filter(None, (numbers, one.reason)))}"
+
+
 def finding_table(verdicts: Sequence[Verdict]) -> Table | None:
     """A row per setting of a claim that has several; None where there is none."""
     rows = [

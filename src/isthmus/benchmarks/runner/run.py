@@ -20,6 +20,7 @@ from isthmus.config.output import claimed, finish
 from isthmus.errors import InputError, SettingsError
 from isthmus.progress import Bar, notice
 
+_FIX = "download them, or name the folder that holds the data: --data FOLDER"
 _PER_GPU = 6  # processes: small models leave most of a large card idle
 
 
@@ -39,8 +40,10 @@ class Outcome:
 
     def __str__(self) -> str:
         missing = [f"missing: {name}: {reason}" for name, reason in self.missing.items()]
+        if missing:
+            missing.append(_FIX)
         counts = f"{self.done:,} done, {self.left:,} left, {len(self.failed):,} failed"
-        return "\n".join([*missing, *self.jobs, f"{self.folder}: {counts}"])
+        return "\n".join([*self.jobs, *missing, f"{self.folder}: {counts}"])
 
 
 def benchmark(
@@ -70,7 +73,7 @@ def benchmark(
         raise InputError(
             f"{len(plan.missing)} of the data and models of the protocol {written.name} are "
             f"missing:\n{names}",
-            "download them, or name the folder that holds the data: --data FOLDER",
+            _FIX,
         )
     with claimed(folder, Protocol.verb, {"protocol": written.name}):
         write_protocol(folder, chosen, written.name)
