@@ -148,9 +148,9 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
 
 
 def _settings(scratch: Path) -> dict[str, Target]:
-    from isthmus.retrieval.verbs.index import IndexSettings
-    from isthmus.retrieval.verbs.search import SearchSettings
-    from isthmus.retrieval.verbs.tune import TuneSettings
+    from isthmus.retrieval.index import IndexSettings
+    from isthmus.retrieval.search import SearchSettings
+    from isthmus.retrieval.tune import TuneSettings
 
     from isthmus.config.recipes import find_recipe, resolve, shipped_recipes
     from isthmus.evaluation import EvaluationSettings
@@ -184,9 +184,9 @@ def _settings(scratch: Path) -> dict[str, Target]:
 
     overrides = [
         b"training.learning_rate=1e-4", b"corruption.name=whole_word",
-        b"objectives.masked_lm.weight=0.5\nmax_length=32", b"inverted.terms=8\nblock_size=4",
+        b"objectives.masked_lm.weight=0.5\nmax_length=32", b"sparse.terms=8\nblock_size=4",
         b"stages.mined.negatives.num_negatives=7", b"weights=[0.5, 0.5]", b"measures=[RR@10, AP]",
-        b"problems=skip", b"hnsw={neighbours: 8}", b"texts=false",
+        b"problems=skip", b"dense.hnsw={neighbours: 8}", b"texts=false",
         b'fusion="raw_sum"', b"bm25.k1=1.2\nbm25.b=0.75", b"depth=100\nrerank.model=x",
     ]  # fmt: skip
     recipes = [one.file.read_bytes() for one in shipped_recipes() if one.verb != "quickstart"]
@@ -197,39 +197,30 @@ def _settings(scratch: Path) -> dict[str, Target]:
 
 
 def _stored(scene: Scene, scratch: Path) -> dict[str, Target]:
-    from isthmus.indexes.segments.index import open_index
-    from isthmus.indexes.verification import read_manifest
-    from isthmus.retrieval.hybrid_folder import open_hybrid
-
     from isthmus.config.output import is_complete, read_snapshot
-    from isthmus.indexes.dense.hnsw import Graph, read_about
+    from isthmus.indexes.columns import read_columns
+    from isthmus.indexes.index import Index
 
     found = {}
-    for name in ("dense", "inverted", "bm25", "dense grown", "hnsw"):
-        shutil.copytree(scene.index(name), scratch / name)
-    whole = read_manifest(scene.index("hnsw"))
-    for name in ("dense", "inverted", "bm25", "dense grown"):
-        file = scratch / name / "manifest.json"
+    for name in ("fields", "bm25 grown", "hnsw", "given grown"):
+        folder = Path(shutil.copytree(scene.index(name), scratch / name))
+        seed = (folder / "manifest.json").read_bytes()
+        unsealed = json.loads(seed)
+        del unsealed["checksum"]
         found[f"manifest {name}"] = Target(
-            file, [file.read_bytes()], lambda p: open_index(p.parent), 8
+            folder / "manifest.json",
+            [json.dumps(unsealed).encode()],
+            lambda p: [segment.check() for segment in Index.open(p.parent).segments],
+            20,
         )
-    file = scratch / "dense" / "isthmus.json"
+    columns = scratch / "given grown" / "segments"
+    file = next(columns.glob("*/metadata/fields.json"))
+    found["columns"] = Target(file, [file.read_bytes()], lambda p: read_columns(p.parent, 25), 20)
+    shutil.copytree(scene.reported, scratch / "report")
+    file = scratch / "report" / "isthmus.json"
     found["snapshot"] = Target(
-        file,
-        [file.read_bytes()],
-        lambda p: (is_complete(p.parent), read_snapshot(p.parent)),
-        25,
+        file, [file.read_bytes()], lambda p: (is_complete(p.parent), read_snapshot(p.parent)), 25
     )
-    file = scratch / "hnsw" / "hnsw" / "about.json"
-    found["about"] = Target(
-        file,
-        [file.read_bytes()],
-        lambda p: (read_about(p.parents[1]), Graph.open(p.parents[1], whole)),
-        20,
-    )
-    shutil.copytree(scene.index("together"), scratch / "hybrid")
-    file = scratch / "hybrid" / "hybrid.json"
-    found["hybrid"] = Target(file, [file.read_bytes()], lambda p: open_hybrid(p.parent), 1)
     return found
 
 

@@ -123,6 +123,7 @@ class Scene:
         self.output = self.place / "output"
         self.data = folder / "data"
         self.place.mkdir(parents=True)
+        (folder / "compiled").mkdir()
         self._write_collection()
         made = Child(self._make_models, self.place).end()
         assert made.code == 0, made.err
@@ -233,6 +234,11 @@ class Scene:
     def run_file(self) -> Path:
         """A run of the judged queries."""
         return self._made(JOBS["search"].words, self.folder / "bm25.trec")
+
+    @cached_property
+    def reported(self) -> Path:
+        """A folder with a snapshot of the command that made it."""
+        return self._made(JOBS["evaluate"].words, self.folder / "report")
 
     @cached_property
     def questions(self) -> dict[str, Any]:
