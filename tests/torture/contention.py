@@ -1,6 +1,8 @@
-"""Two commands that write at one place, the first held up before each of its steps in turn.
+"""Two commands that write at one place, the first held up before each of its steps in turn; and
+readers of an index that open it again and again while it is written.
 
-Each ends well or is refused; one at least ends well; and what ended well is there, whole.
+Each ends well or is refused; one at least ends well; and what ended well is there, whole. Readers
+find what was there before or what is there after, and no error.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from tests.torture.children import Child, Ended, Harm
-from tests.torture.scene import CHANGING, JOBS, Case, Job, Outcome, Scene, drawn, same
+from tests.torture.scene import CHANGING, JOBS, Case, Job, Outcome, Scene, drawn, same, watch
 
 _PATIENCE = 5.0  # seconds for the second command, which may wait for the first
 _OTHERS: dict[str, str] = {
@@ -24,7 +26,9 @@ _OTHERS: dict[str, str] = {
 def cases(scene: Scene, short: bool) -> Iterable[Case]:
     """A case per pair of jobs and step of the first."""
     names = ("index bm25", "delete dense") if short else JOBS
-    return drawn(_every(scene, names), 8 if short else None)
+    read = ("given add", "given merge") if short else [n for n in JOBS if JOBS[n].start]
+    readers = [Case(f"readers of {name}", partial(_read, scene, name)) for name in read]
+    return [*readers, *drawn(_every(scene, names), 8 if short else None)]
 
 
 def _every(scene: Scene, names: Any) -> Iterator[Case]:
@@ -44,7 +48,30 @@ def _every(scene: Scene, names: Any) -> Iterator[Case]:
                 yield Case(f"{name} & {second}@{step}", run)
 
 
-_UPDATES = ("add", "delete", "compact")
+_UPDATES = ("add", "delete", "merge")
+_READERS = 2
+
+
+def _read(scene: Scene, name: str) -> Outcome:
+    job, reference = JOBS[name], scene.reference(name)
+    scene.clear(job)
+    stop, output, questions = scene.place / "cache" / "stop", scene.output, scene.questions
+    readers = [Child(lambda: watch(output, questions, stop), scene.place) for _ in range(_READERS)]
+    ended = scene.start(job).end(300)
+    stop.touch()
+    outcome = Outcome(Counter(readers=_READERS))
+    if ended.code:
+        outcome.findings.append(f"with readers it fails: {ended.tail}")
+    known = (reference.before, reference.after, *reference.between)
+    for reader in readers:
+        seen = reader.end()
+        if seen.value is None:
+            outcome.findings.append(f"a reader failed: {seen.tail}")
+        for state in seen.value or ():
+            outcome.counts["states seen"] += 1
+            if not any(same(state, one) for one in known):
+                outcome.findings.append(f"a reader saw {str(state)[:300]}")
+    return outcome
 
 
 def _both(scene: Scene, name: str, second: str, words: str, step: int) -> Outcome:
@@ -52,7 +79,7 @@ def _both(scene: Scene, name: str, second: str, words: str, step: int) -> Outcom
     scene.clear(job)
     first = scene.start(job, harm=Harm("pause", step))
     first.wait_paused()
-    other = Child(scene.words(words), scene.place)
+    other = Child(scene.work(words), scene.place)
     waited = other.wait(_PATIENCE) is None
     first.go_on()
     ends = first.end(300), other.end(300)

@@ -49,7 +49,8 @@ class Stage:
         scene.clear(Job(""))
         shutil.rmtree(self.canary, ignore_errors=True)
         self.marker.unlink(missing_ok=True)
-        assert scene.run_file and scene.index("fields grown")  # made before anything is compared
+        assert scene.run_file  # made before anything is compared
+        assert scene.index("fields grown")
         shutil.copytree(scene.index("dense grown"), self.canary / "index")
         (self.canary / "thesis.txt").write_text("years of work")
         self.before = self.outside()

@@ -148,16 +148,15 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
 
 
 def _settings(scratch: Path) -> dict[str, Target]:
-    from isthmus.retrieval.index import IndexSettings
-    from isthmus.retrieval.search import SearchSettings
-    from isthmus.retrieval.tune import TuneSettings
-
     from isthmus.config.recipes import find_recipe, resolve, shipped_recipes
     from isthmus.evaluation import EvaluationSettings
     from isthmus.finetuning import pipeline
     from isthmus.finetuning.settings import FinetuneSettings
     from isthmus.pretraining.recipe import assemble
     from isthmus.pretraining.settings import PretrainSettings
+    from isthmus.retrieval.index import IndexSettings
+    from isthmus.retrieval.search import SearchSettings
+    from isthmus.retrieval.tune import TuneSettings
 
     models: list[Any] = [
         EvaluationSettings, FinetuneSettings, PretrainSettings, IndexSettings, SearchSettings,

@@ -274,13 +274,15 @@ class Scene:
 
     def start(self, job: Job, **harm: Any) -> Child:
         """A child that does the job in the place as it is."""
-        if job.words.startswith("given "):
-            work = getattr(given, job.words.removeprefix("given "))
-            return Child(partial(work, self.output), self.place, **harm)
-        if job.words == "serve":
-            output, file = self.output, self.data / "one.jsonl"
-            return Child(lambda: serve(output, file), self.place, **harm)
-        return Child(self.words(job.words), self.place, **harm)
+        return Child(self.work(job.words), self.place, **harm)
+
+    def work(self, words: str) -> list[str] | Callable[[], None]:
+        """A command, or what the writer itself does."""
+        if words.startswith("given "):
+            return partial(getattr(given, words.removeprefix("given ")), self.output)
+        if words == "serve":
+            return partial(serve, self.output, self.data / "one.jsonl")
+        return self.words(words)
 
     @cache  # noqa: B019
     def reference(self, name: str) -> Reference:
@@ -302,7 +304,7 @@ class Scene:
         """What lies in the place after these commands, one after the other, unharmed."""
         self.clear(Job("", start))
         for command in commands:
-            Child(self.words(command), self.place).end(300)  # the second may find all done
+            Child(self.work(command), self.place).end(300)  # the second may find all done
         return self.state()
 
     def state(self) -> Any:
@@ -355,6 +357,16 @@ def unnamed(folder: Path) -> list[str]:
     return [
         str(one) for file in folder.rglob("*") if (one := file.relative_to(folder)) not in named
     ]
+
+
+def watch(output: Path, questions: dict[str, Any], stop: Path) -> list[Any]:
+    """All that could be seen of an output, looked at again and again until told to stop."""
+    found: list[Any] = []
+    while not stop.exists():
+        seen = look(output, questions)
+        if not any(same(seen, one) for one in found):
+            found.append(seen)
+    return found
 
 
 def serve(output: Path, documents: Path) -> None:

@@ -22,7 +22,7 @@ from isthmus.config.sealed_json import UnreadableError, parse_json
 from isthmus.errors import InputError
 from isthmus.indexes.arrays import flush, give_up, mapped, write_array
 from isthmus.indexes.integrity import damaged, parsing
-from isthmus.indexes.structure import below, refusing, require, shaped
+from isthmus.indexes.structure import below, refusing, require, shaped, uncompressed
 from isthmus.records import Document
 
 STREAM = "documents.arrow"
@@ -247,6 +247,7 @@ def _documents(columns: Sequence[Sequence[Any]]) -> list[Document]:
 def check_documents(folder: Path, rows: int) -> None:
     """Refuses a store of other documents than are stated, or whose order leads out of it."""
     with refusing(folder, STREAM):
+        uncompressed(folder / STREAM)
         columns = Columns(folder / STREAM, _SCHEMA)
         columns.table.validate(full=True)
         require(len(columns) == rows, "it has other documents than are stated")

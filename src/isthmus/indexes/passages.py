@@ -11,7 +11,7 @@ import pyarrow as pa
 from isthmus.indexes.arrays import mapped, write_array
 from isthmus.indexes.documents import Columns, DocumentStore, Rows, StreamWriter, ascending
 from isthmus.indexes.integrity import damaged
-from isthmus.indexes.structure import refusing, require, rising, shaped
+from isthmus.indexes.structure import refusing, require, rising, shaped, uncompressed
 from isthmus.records import Passage
 
 STREAM = "passages.arrow"
@@ -119,6 +119,7 @@ class PassageBuilder:
 def check_passages(folder: Path, rows: int, documents: int) -> None:
     """Refuses passages other than are stated, or whose places lead out of their documents."""
     with refusing(folder, STREAM):
+        uncompressed(folder / STREAM)
         columns = Columns(folder / STREAM, _SCHEMA)
         columns.table.validate(full=True)
         require(len(columns) == rows, "it has other passages than are stated")

@@ -27,6 +27,34 @@ def refusing(folder: Path, name: str) -> Iterator[None]:
         raise damaged(folder / name, f"it does not fit the index: {error}", folder) from None
 
 
+def uncompressed(file: Path, start: int = 0) -> None:
+    """Raises a ValueError where what lies in an Arrow file could take more memory than the file."""
+    import pyarrow as pa
+
+    with pa.memory_map(str(file)) as stream:
+        stream.seek(start)
+        for message in pa.ipc.MessageReader.open_stream(stream):
+            require(message.type in ("schema", "record batch"), f"it holds a {message.type}")
+            if message.type == "record batch":
+                require(not _is_compressed(message.metadata.to_pybytes()), "it is compressed")
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether the flatbuffer of a record batch, inside of its message, has its fourth field."""
+
+    def number(place: int, size: int, signed: bool = False) -> int:
+        return int.from_bytes(metadata[place : place + size], "little", signed=signed)
+
+    def field(table: int, which: int) -> int:
+        fields = table - number(table, 4, signed=True)
+        slot = 4 + 2 * which
+        return number(fields + slot, 2) if slot < number(fields, 2) else 0
+
+    message = number(0, 4)
+    header = message + field(message, 2)
+    return field(header + number(header, 4), 3) != 0
+
+
 def shaped(array: npt.NDArray[np.generic], shape: tuple[int, ...], *kinds: str) -> None:
     """Raises a ValueError unless an array has this shape and one of these types."""
     fits = array.shape == shape and array.dtype in [np.dtype(kind) for kind in kinds]

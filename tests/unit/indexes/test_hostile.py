@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.sparse
 import xxhash
@@ -47,10 +48,14 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 def put(folder: Path, name: str, array: Any) -> None:
     stream = io.BytesIO()
     np.save(stream, array)
+    write(folder, name, stream.getvalue())
+
+
+def write(folder: Path, name: str, content: bytes) -> None:
     place = folder / "segments" / "000001" / name
     place.unlink(missing_ok=True)
-    place.write_bytes(stream.getvalue())
-    stored = {"bytes": len(stream.getvalue()), "xxh3": xxhash.xxh3_128_hexdigest(stream.getvalue())}
+    place.write_bytes(content)
+    stored = {"bytes": len(content), "xxh3": xxhash.xxh3_128_hexdigest(content)}
     edit(folder, lambda segment: segment["files"].update({name: stored}))
 
 
@@ -90,4 +95,21 @@ def test_a_pipe_is_not_read(folder: Path) -> None:
     os.mkfifo(folder / "segments" / "000001" / name)
     edit(folder, lambda segment: segment["files"].update({name: {"bytes": 0, "xxh3": "0"}}))
     with pytest.raises(InputError, match="it is not a file"):
+        search(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["documents/documents.arrow", "passages/passages.arrow", "bm25/vocabulary.arrow"]
+)
+def test_what_is_compressed_is_refused(folder: Path, name: str) -> None:
+    with pa.memory_map(str(folder / "segments" / "000001" / name)) as stream:
+        stream_of = "vocabulary" not in name
+        read = pa.ipc.open_stream(stream) if stream_of else pa.ipc.open_file(stream)
+        table = read.read_all()
+        sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
+        new = pa.ipc.new_stream if stream_of else pa.ipc.new_file
+        with new(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+    write(folder, name, sink.getvalue().to_pybytes())
+    with pytest.raises(InputError, match="it is compressed"):  # a bomb is some kilobytes
         search(folder)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from isthmus.indexes.arrays import GrowingArray, flush, mapped, write_array
 from isthmus.indexes.integrity import parsing
-from isthmus.indexes.structure import below, refusing, require, rising, shaped
+from isthmus.indexes.structure import below, refusing, require, rising, shaped, uncompressed
 
 VOCABULARY = "vocabulary.arrow"
 STARTS = "starts.npy"
@@ -28,6 +28,7 @@ LENGTHS = "lengths.npy"
 FILES = (VOCABULARY, STARTS, ROWS, FREQUENCIES, LENGTHS)
 
 _CHECKED = 2**22  # numbers that are compared at a time
+_MAGIC = 8  # bytes that an Arrow file begins with, before its messages
 _BYTES = 128  # held for a posting that is being merged, with room for vocabularies
 
 Ints = npt.NDArray[np.int64]
@@ -228,6 +229,7 @@ def check_postings(folder: Path, rows: int, tokens: int) -> None:
         require(bool(np.all(lengths >= 0)), "a document has less than no terms")
         require(int(lengths.sum(dtype=np.int64)) == tokens, "documents have other lengths")
     with refusing(folder, VOCABULARY):
+        uncompressed(folder / VOCABULARY, _MAGIC)
         _read_terms(folder).validate(full=True)
     with refusing(folder, STARTS):
         terms, starts = len(_read_terms(folder)), mapped(folder / STARTS, folder)
