@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import isthmus
-from isthmus.indexes.segments.index import open_index
-from isthmus.retrieval.hybrid_folder import read_hybrid
+from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import MANIFEST
 
 
 @pytest.fixture
@@ -48,13 +48,9 @@ def found(report: isthmus.Sync) -> dict[str, set[str]]:
     return {name: set(getattr(report, name)) for name in ("added", "changed", "deleted")}
 
 
-def documents(index: Path) -> list[set[str]]:
-    """The names of the files that each index of a folder has."""
-    places = [index]
-    if (index / "hybrid.json").is_file():
-        places = read_hybrid(index).folders(index)
-    stores = [open_index(place).store for place in places]
-    return [{store.id(row).partition("#")[0] for row in range(len(store))} for store in stores]
+def documents(index: Path) -> set[str]:
+    """The names of the files that an index has."""
+    return set(Index.open(index).ids())
 
 
 def names(folder: Path) -> set[str]:
@@ -65,23 +61,23 @@ def names(folder: Path) -> set[str]:
 
 def test_an_index_follows_a_folder(commands: Any, model: Path, notes: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
-    commands.succeed("index", notes, "-m", model, "-m", "bm25", "--output", index)
+    commands.succeed("index", notes, "-m", model, "--output", index)
     same = commands.succeed("sync", index, notes)
     assert "up to date: 60 documents are as they were" in same.stdout
     planned = change(notes)
-    state = (index / "hybrid.json").read_bytes()
+    state = (index / MANIFEST).read_bytes()
     dry = commands.succeed("sync", index, notes, "--dry-run")
     assert "would add 2: new.md, renamed.md" in dry.stdout
     assert "would replace 3: note%201.md, note%204.md, note%2058.md" in dry.stdout
     assert "would delete 2: note%205.md, note%207.md" in dry.stdout
-    assert (index / "hybrid.json").read_bytes() == state
+    assert (index / MANIFEST).read_bytes() == state
     done = commands.succeed("sync", index, notes)
     assert "deleted 2: note%205.md, note%207.md\nleft 55 as they were" in done.stdout
-    assert done.stderr.count(f"adding {notes}: 5/5") == 2, "only five documents are encoded"
-    assert documents(index) == [names(notes)] * 2
+    assert done.stderr.count(f"adding {notes}: 5/5") == 1, "only five documents are encoded"
+    assert documents(index) == names(notes)
     assert "up to date: 60" in commands.succeed("sync", index, notes).stdout
     assert planned["added"] < names(notes)
-    assert "new.md" in commands.succeed("search", index, "zebras graze", "--top-k", "3").stdout
+    assert "new.md" in commands.succeed("search", index, "zebras graze", "-k", "3").stdout
 
 
 def test_what_cannot_be_followed_is_refused(notes: Path, tmp_path: Path) -> None:
@@ -91,10 +87,7 @@ def test_what_cannot_be_followed_is_refused(notes: Path, tmp_path: Path) -> None
     (other / "foreign.md").write_text("a text", encoding="utf-8")
     with pytest.raises(isthmus.IsthmusError, match="not one of the 60 documents"):
         isthmus.open_index(index).sync(other)
-    assert documents(index) == [names(notes)]
-    isthmus.index(str(notes), tmp_path / "bare", settings={"texts": False})
-    with pytest.raises(isthmus.IsthmusError, match="keeps no texts"):
-        isthmus.open_index(tmp_path / "bare").sync(notes)
+    assert documents(index) == names(notes)
     planned = change(notes)
     assert found(isthmus.open_index(index).sync(notes, dry_run=True)) == planned
     assert found(isthmus.open_index(index).sync(notes)) == planned
@@ -102,7 +95,7 @@ def test_what_cannot_be_followed_is_refused(notes: Path, tmp_path: Path) -> None
     for file in list(notes.rglob("*.md"))[:3]:  # only deletions: no encoder is needed
         file.unlink()
     assert len(isthmus.open_index(index).sync(notes).deleted) == 3
-    assert documents(index) == [names(notes)]
+    assert documents(index) == names(notes)
 
 
 def test_only_what_cannot_be_read_is_kept(commands: Any, notes: Path, tmp_path: Path) -> None:
@@ -120,7 +113,7 @@ def test_only_what_cannot_be_read_is_kept(commands: Any, notes: Path, tmp_path: 
     assert "could not read, and left in the index, 1: note%201.md" in ended.stdout
     assert "up to date" not in ended.stdout
     assert f"{bad}:1: byte 0xff" in ended.stderr
-    assert documents(index) == [names(notes)]
+    assert documents(index) == names(notes)
     assert "note%202.md" not in commands.succeed("search", index, "zebras graze").stdout
     again = isthmus.open_index(index).sync(notes, dry_run=True)
     assert (again.undecided, bool(again)) == (("note%201.md",), False)
@@ -143,6 +136,6 @@ def test_a_line_that_cannot_be_read_may_have_been_any_document(
     ended = commands.run("sync", index, corpus)
     assert ended.returncode == 1
     assert "could not read, and left in the index, 1: a" in ended.stdout
-    assert documents(index) == [set("abcd")]
+    assert documents(index) == set("abcd")
     corpus.write_text("".join(lines[1:]))
     assert "deleted 1: a" in commands.succeed("sync", index, corpus).stdout

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import isthmus
+from isthmus.indexes.manifest import read_manifest
 from isthmus.records import Query
 from isthmus.retrieval.searcher import Searcher, open_searcher
 
@@ -37,7 +39,9 @@ def test_an_index_that_was_changed_is_the_index_of_what_is_left(
 ) -> None:
     index, anew = tmp_path / "index", tmp_path / "anew"
     exact = ("--model", model, "--set", "encoding.backend=torch-float32")
-    commands.succeed("index", corpora["first"], *exact, "--output", index)
+    build = ("index", corpora["first"], *exact, "--output", index)
+    commands.succeed(*build)
+    assert "already holds this index" in commands.succeed(*build).stderr
     added = commands.succeed("add", index, corpora["more"], "--set", "block_size=64")
     assert "added 150 documents, replaced 50; the index has 300" in added.stdout
     unwanted = ("delete", index, *(f"d{number}" for number in range(10)), "nobody")
@@ -46,27 +50,50 @@ def test_an_index_that_was_changed_is_the_index_of_what_is_left(
     assert "1 of 11 ids are not in the index: 'nobody'" in refused.stderr
     deleted = commands.succeed(*unwanted, "--set", "problems=skip")
     assert "deleted 10 documents; the index has 290" in deleted.stdout
-    assert "1 of 11 ids are not in the index: 'nobody'" in deleted.stderr
     commands.succeed("index", corpora["living"], *exact, "--output", anew)
-
-    searcher, expected = (open_searcher(folder, str(model)) for folder in (index, anew))
     queries = [
         Query(str(number), json.loads(line)["text"])
         for number, line in enumerate(corpora["living"].read_text().splitlines()[:20])
     ]
-    assert searcher.has_same_documents(expected)
-    same_scores(searcher, expected, queries)
+    # Rounded otherwise, and fused as parts of the narrow range that scores of so small a model have.
+    for use, tolerance in (("bm25", 0.0), ("dense", 1e-5), (None, 1e-3)):
+        searcher, expected = (open_searcher(folder, use, str(model)) for folder in (index, anew))
+        same_scores(searcher, expected, queries, tolerance)
     (best,) = expected.search(queries[:1], 1)[0].document_ids
     assert best in commands.succeed("search", index, queries[0].text).stdout
     commands.succeed("sync", index, corpora["living"], "--compact")
-    same_scores(open_searcher(index, str(model)), expected, queries)
-    assert {file.name for file in anew.glob("*.npy")} == {file.name for file in index.glob("*.npy")}
+    same_scores(open_searcher(index, model=str(model)), expected, queries, 1e-3)
+    assert len(list((index / "segments").iterdir())) == 1
+    assert "has no field 'bm52'" in commands.run("search", index, "ba", "--use", "bm52").stderr
+    other = commands.run("index", corpora["more"], *exact, "--output", index)
+    assert "already holds another index" in other.stderr
 
 
-def same_scores(one: Searcher, two: Searcher, queries: list[Query]) -> None:
+def same_scores(one: Searcher, two: Searcher, queries: list[Query], tolerance: float) -> None:
     # Texts were encoded beside others, which may round the last bits of a vector differently.
-    for mine, theirs in zip(one.search(queries, 20), two.search(queries, 20), strict=True):
-        np.testing.assert_allclose(mine.scores, theirs.scores, rtol=1e-5)
-    documents = [ranking.document_ids[0] for ranking in two.search(queries, 1)]
-    assert [ranking.document_ids[0] for ranking in one.search(queries, 1)] == documents
-    assert one.documents(documents) == two.documents(documents)
+    for mine, theirs in zip(one.search(queries, 300), two.search(queries, 300), strict=True):
+        np.testing.assert_allclose(mine.scores, theirs.scores, rtol=tolerance, atol=tolerance)
+    found = [ranking.document_ids[0] for ranking in two.search(queries, 1)]
+    assert [ranking.document_ids[0] for ranking in one.search(queries, 1)] == found
+    assert one.documents(found) == two.documents(found)
+
+
+def test_tuned_weights_stay_with_the_folder(
+    commands: Any, collection: Path, model: Path, tmp_path: Path
+) -> None:
+    index, anew = tmp_path / "index", tmp_path / "anew"
+    for folder in (index, anew):
+        commands.succeed("index", collection, "-m", model, "--output", folder)
+    judged = ("--queries", collection, "--split", "train")
+    how = ("--split", "train", "--set", "steps=4", "--set", "candidates=50")
+    tuned = json.loads(commands.succeed("tune", index, collection, *how, "--json").stdout)
+    assert list(tuned["weights"]) == isthmus.open_index(index).names
+    by_hand = ("--set", f"weights={json.dumps(tuned['weights'])}", "--set", "candidates=50")
+    hand, own = tmp_path / "hand.trec", tmp_path / "own.trec"
+    commands.succeed("search", anew, *judged, "-o", hand, *by_hand, "--set", "tag=x")
+    commands.succeed("search", index, *judged, "-o", own, "--set", "tag=x")
+    assert own.read_text() == hand.read_text()
+    report = isthmus.evaluate(collection / "qrels" / "train.tsv", own, measures="nDCG@10")
+    assert list(report.means["nDCG@10"].values()) == pytest.approx([tuned["value"]], abs=1e-9)
+    commands.succeed("delete", index, "d399")
+    assert read_manifest(index).fusion.weights == tuned["weights"], "a change leaves them"

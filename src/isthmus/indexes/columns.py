@@ -306,6 +306,8 @@ def _read(folder: Path, rows: int) -> Iterator[tuple[str, Column]]:
             require(ends[file] <= len(arrays[file]), f"{file} is shorter than stated")
             parts[file] = arrays[file][start : ends[file]]
         yield name, _column(type_, parts, arrays["text"], rows)
+    for name, end in ends.items():
+        require(end == len(arrays[name]), f"{name} is longer than stated")
 
 
 def _column(

@@ -1,4 +1,4 @@
-"""A graph of the vectors of a segment: measured, exact in its scores, complete where it is short."""
+"""A graph of vectors: measured, exact in its scores, complete where it meets too few."""
 
 from __future__ import annotations
 
