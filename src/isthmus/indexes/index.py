@@ -49,15 +49,9 @@ class Index:
 
     @classmethod
     def open(
-        cls,
-        folder: Path,
-        fields: Collection[str] | None = None,
-        graph: bool = False,
-        metadata: bool = False,
+        cls, folder: Path, fields: Collection[str] | None = None, graph: bool = False
     ) -> Index:
         """The index in a folder with these of its fields, all if None; `graph`: by hnsw.
-
-        With `metadata`, what filters read is opened too; else the first filter opens it.
 
         A writer may replace the manifest and remove what only the old one named while files are
         being opened; then they are opened again.
@@ -67,8 +61,6 @@ class Index:
             try:
                 index = cls(folder, read_manifest(folder), graph)
                 index._load(index.manifest.fields if fields is None else fields)
-                if metadata:
-                    _ = index.metadata
             except Exception:
                 if before == _text(folder):
                     raise

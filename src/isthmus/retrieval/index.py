@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -150,6 +151,10 @@ def _check_models(models: Sequence[_Model], settings: IndexSettings, language: s
     """Refuses models and settings that do not go together."""
     if not models:
         raise SettingsError("no model is given to index with", "give bm25 or a model")
+    for model in models:
+        misspelt = isinstance(model, str) and model != BM25 and not Path(model).exists()
+        if misspelt and difflib.get_close_matches(str(model).lower(), (BM25,), cutoff=0.7):
+            raise SettingsError(f"there is no model {model!r}", f"write {BM25}, or name a model")
     if settings.bm25 is False:
         if BM25 in models:
             raise SettingsError(

@@ -51,7 +51,12 @@ def can_be_read(retriever: Retriever, text: str) -> bool:
 def check_query(retriever: Retriever, text: str) -> None:
     """Refuses the only query of a command where it has no words to search for."""
     if not can_be_read(retriever, text):
-        raise InputError(
-            f"the query {text!r} has no words to search for",
-            "write a query with at least one word that is not a stop word",
-        )
+        raise without_words(text)
+
+
+def without_words(query: str) -> InputError:
+    """The refusal of a query without words to search for."""
+    return InputError(
+        f"the query {query!r} has no words to search for",
+        "write a query with at least one word that is not a stop word",
+    )

@@ -20,7 +20,7 @@ from isthmus.indexes.index import Unit
 from isthmus.progress import notice, waiting
 from isthmus.records import Passage, Query, Ranking, Run
 from isthmus.retrieval.hits import Hit, Hits
-from isthmus.retrieval.many_queries import answers, can_be_read, check_query
+from isthmus.retrieval.many_queries import answers, can_be_read, check_query, without_words
 from isthmus.retrieval.reranker import RerankingSearcher, RerankSettings
 from isthmus.retrieval.searcher import Retriever, open_searcher
 from isthmus.retrieval.snippets import snippets
@@ -101,6 +101,8 @@ def search(
     """The hits of one query."""
     settings = SearchSettings.given(settings, flags)
     check_arguments("search", {"index": index, "query": query})
+    if not query.strip() and settings.problems != "skip":  # before an encoder is loaded
+        raise without_words(query)
     chosen = filter_of(filter)
     return answer(open_retriever(index, settings), query, settings, chosen)
 

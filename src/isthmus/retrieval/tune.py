@@ -27,6 +27,12 @@ from isthmus.retrieval.fusion import fusions
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.weights import TunedWeights, tune_weights
 
+_STORED = "The weights are stored in the index; every search uses them."
+_NOT_STORED = (
+    "The weights are not stored: on queries that did not choose them, they do worse than equal "
+    "ones or one field alone. These queries are too few, or too different, to tune on."
+)
+
 
 class TuneSettings(ReadingSettings):
     """What is measured, how finely weights are tried, and what is fused."""
@@ -47,6 +53,7 @@ class Tuning(Shown):
     found: TunedWeights
     names: tuple[str, ...]
     table: Table
+    stored: bool
 
     @property
     def weights(self) -> dict[str, float]:
@@ -60,13 +67,14 @@ class Tuning(Shown):
             "value": self.found.value,
             "held_out": self.found.held_out,
             "equal_weights": self.found.alike,
+            "stored": self.stored,
         }
 
     __repr__ = Shown.__repr__
 
     def tables(self) -> list[Table | str]:
         """What each field, equal weights and the best weights measure."""
-        return [self.table, "The weights are stored in the index; every search uses them."]
+        return [self.table, _STORED if self.stored else _NOT_STORED]
 
 
 def tune(
@@ -79,7 +87,8 @@ def tune(
 ) -> Tuning:
     """The weights with which the fields of an index answer judged queries best.
 
-    They are stored in the index, and every search fuses with them from then on.
+    They are stored in the index, and every search fuses with them from then on; not where, on
+    queries that did not choose them, equal weights or one field alone do better.
     """
     settings = TuneSettings.given(settings, {"measure": measure})
     check_arguments("tune", {"index": index, "collection": collection})
@@ -109,11 +118,13 @@ def tune(
     tuned = tune_weights(
         searcher, readable, judgements, settings.measure, settings.steps, settings.folds
     )
-    _warn_of_overfitting(tuned)
-    weights = {**alike.weights, **dict(zip(searcher.fields, tuned.weights, strict=True))}
-    with IndexWriter(folder) as writer:
-        writer.commit(fusion=alike.model_copy(update={"weights": weights}))
-    return Tuning(tuned, searcher.fields, _table(tuned, searcher.fields, settings, len(readable)))
+    better = not tuned.held_out < max(tuned.alike, *tuned.alone)
+    if better:
+        weights = {**alike.weights, **dict(zip(searcher.fields, tuned.weights, strict=True))}
+        with IndexWriter(folder) as writer:
+            writer.commit(fusion=alike.model_copy(update={"weights": weights}))
+    table = _table(tuned, searcher.fields, settings, len(readable))
+    return Tuning(tuned, searcher.fields, table, better)
 
 
 def _weighted(folder: Path) -> dict[str, float]:
@@ -151,14 +162,6 @@ def _check_known(
         notice(
             f"{len(unknown):,} of {len(relevant):,} relevant documents are not in the index and "
             f"count as not found, first {unknown[0]!r}"
-        )
-
-
-def _warn_of_overfitting(tuned: TunedWeights) -> None:
-    if tuned.held_out < max(tuned.alike, *tuned.alone):
-        notice(
-            "on queries that did not choose them, the weights do worse than equal ones, or "
-            "than one system alone: these queries are too few, or too different, to tune on"
         )
 
 

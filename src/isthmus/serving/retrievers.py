@@ -110,7 +110,7 @@ class Opening:
         """Everything as it is now, with all that searches, filters and explanations will read."""
         stamp = self.stamp()  # before: what changes meanwhile is seen by the next check
         model = self._settings.model
-        index = Index.open(self.folder, graph=self._settings.hnsw, metadata=True)
+        index = Index.open(self.folder, graph=self._settings.hnsw)
         fields = index.manifest.fields
         named = None if model is None else full_name(model)
         encoders = load_encoders(index, fields, named, self._encoders)
