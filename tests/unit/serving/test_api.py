@@ -186,6 +186,7 @@ def test_a_filter_lets_the_same_documents_through_however_it_is_written(
         ("year>new", "'year' is a number, and 'new' is not", ""),
         ("year>/etc/passwd", "and '/etc/passwd' is not", ""),
         ("year", "'year' does not compare", ">="),
+        ("lang=en year>=", "'year>=' does not compare", ">="),
         ('{"year": {"$near": 3}}', "there is no operator '$near'", "$ne"),
         ('{"year": 2020', "is not JSON", ""),
         ('{"year": NaN}', "is compared with nan", ""),
