@@ -31,13 +31,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def indexes(commands: Any, pages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("indexes")
-    commands.succeed("index", pages, "--output", folder / "bm25")
     of_model = ("index", pages, "--model", MODEL, "--output")
-    told = commands.succeed(*of_model, folder / "dense")
+    told = commands.succeed(*of_model, folder / "both")
     assert re.search(
         r"the encoder reads all \d+ texts whole \(it reads up to \d+ tokens\)", told.stderr
     )
-    commands.succeed("index", pages, "-m", MODEL, "-m", "bm25", "--output", folder / "both")
     told = commands.succeed(*of_model, folder / "whole", "--set", "passages=false")
     cut = re.search(r"2 of 2 texts are longer than .*: (\d+) % of the text", told.stderr)
     assert cut is not None
@@ -46,8 +44,8 @@ def indexes(commands: Any, pages: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_the_answer_in_a_last_sentence_ranks_first(commands: Any, indexes: Path) -> None:
-    for index in ("bm25", "dense", "both"):
-        found = commands.succeed("search", indexes / index, QUESTION, "--json").stdout
+    for use in ((), ("--use", "dense")):
+        found = commands.succeed("search", indexes / "both", QUESTION, *use, "--json").stdout
         first = json.loads(found)["hits"][0]
         assert first["id"] == "cluster.md"
         assert "six in the morning" in first["text"]
@@ -58,11 +56,12 @@ def test_the_answer_in_a_last_sentence_ranks_first(commands: Any, indexes: Path)
 def test_documents_come_and_go_with_all_their_passages(
     commands: Any, indexes: Path, pages: Path, tmp_path: Path
 ) -> None:
-    index = tmp_path / "bm25"
-    shutil.copytree(indexes / "bm25", index)
+    index = tmp_path / "both"
+    shutil.copytree(indexes / "both", index)
     told = commands.succeed("delete", index, "cluster.md").stdout
     assert "deleted 1 document; the index has 1" in told
-    assert "no results" in commands.succeed("search", index, "lighthouse").stdout
+    words = ("search", index, "lighthouse", "--use", "bm25")
+    assert "no results" in commands.succeed(*words).stdout
     told = commands.succeed("add", index, pages).stdout
     assert "added 1" in told
     assert "replaced 1" in told
@@ -75,7 +74,7 @@ def test_runs_hold_documents_or_passages_and_both_are_evaluated(
     queries, qrels = tmp_path / "queries.jsonl", tmp_path / "qrels.tsv"
     queries.write_text(json.dumps({"_id": "q", "text": QUESTION}) + "\n", encoding="utf-8")
     qrels.write_text("query-id\tcorpus-id\tscore\nq\tcluster.md\t1\n", encoding="utf-8")
-    asked = ("search", indexes / "bm25", "--queries", queries, "--output")
+    asked = ("search", indexes / "both", "--queries", queries, "--output")
     commands.succeed(*asked, tmp_path / "documents.trec")
     commands.succeed(*asked, tmp_path / "passages.trec", "--set", "by=passage")
     ranked = (tmp_path / "documents.trec").read_text(encoding="utf-8").split()[2]
@@ -88,7 +87,5 @@ def test_runs_hold_documents_or_passages_and_both_are_evaluated(
     refused = commands.run("evaluate", qrels, tmp_path / "documents.trec", *by_document)
     assert refused.returncode
     assert "'cluster.md', a result of query 'q' in run 'documents', is no passage" in refused.stderr
-    refused = commands.run("search", indexes / "both", QUESTION, "--set", "by=passage")
-    assert "hold different passages" in refused.stderr
     refused = commands.run("search", indexes / "whole", QUESTION, "--set", "by=passage")
-    assert "holds complete documents" in refused.stderr
+    assert "by = passage, but no field" in refused.stderr

