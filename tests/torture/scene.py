@@ -330,8 +330,8 @@ class Scene:
     def recorded(self) -> int:
         """The documents of a segment under construction that were brought to the disk."""
         files = self.output.glob("segments/*/progress.json")
-        counts = (json.loads(file.read_bytes()).get("count", {}) for file in files)
-        return max((count.get("documents", 0) for count in counts), default=0)
+        found = [json.loads(file.read_bytes()) for file in files]
+        return max((one["count"]["documents"] for one in found if one.get("job")), default=0)
 
 
 @dataclass(frozen=True)

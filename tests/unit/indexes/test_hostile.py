@@ -18,6 +18,7 @@ from tests.factories import BM25, DENSE, SPARSE, documents, index_of, vectors, w
 
 from isthmus.errors import InputError
 from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import DenseSettings
 from isthmus.indexes.writer import IndexWriter
 
 DOCUMENTS, VECTORS = documents(), vectors()
@@ -113,3 +114,18 @@ def test_what_is_compressed_is_refused(folder: Path, name: str) -> None:
     write(folder, name, sink.getvalue().to_pybytes())
     with pytest.raises(InputError, match="it is compressed"):  # a bomb is some kilobytes
         search(folder)
+
+
+def test_a_graph_of_another_type_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faiss = pytest.importorskip("faiss", reason="the extra [ann] is not installed")
+    monkeypatch.setattr("isthmus.indexes.dense.builder.LEAST", 8)
+    field = DENSE.model_copy(update={"settings": DenseSettings(hnsw=True)})
+    made = index_of(tmp_path / "index", DOCUMENTS, {"dense": field}, {"dense": VECTORS}).folder
+    other = faiss.IndexFlatIP(VECTORS.shape[1])
+    other.add(VECTORS)
+    faiss.write_index(other, str(tmp_path / "other"))
+    write(made, "dense/vectors.faiss", (tmp_path / "other").read_bytes())
+    with pytest.raises(InputError, match="it is a IndexFlatIP"):
+        Index.open(made, graph=True)

@@ -39,6 +39,8 @@ class Graph:
         faiss, file = import_faiss("hnsw"), folder / FILE
         with parsing(file, folder):
             index = faiss.read_index(str(file))
+        if type(index) is not faiss.IndexHNSWSQ:
+            raise damaged(file, f"it is a {type(index).__name__}", folder)
         if (index.ntotal, index.d) != (rows, dimension):
             raise damaged(file, f"it is of {index.ntotal:,} vectors of {index.d} numbers", folder)
         return cls(index, settings)
