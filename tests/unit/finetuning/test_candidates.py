@@ -32,8 +32,8 @@ from isthmus.finetuning.negatives._base import Source, negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query, Ranking, Run
-from isthmus.retrieval.searcher import open_searcher
 from isthmus.retrieval.index import BM25, IndexSettings, index
+from isthmus.retrieval.searcher import open_searcher
 from isthmus.text.new_tokenizer import new_tokenizer
 
 WORDS = ["river", "bank", "money", "boat", "loan", "snow", "tide", "rate", "fish", "coin"]
