@@ -6,7 +6,7 @@ import pytest
 
 from isthmus.collections.problems import LINE_LIMIT, ReadingSettings
 from isthmus.errors import InputError
-from isthmus.retrieval.verbs.index import index
+from isthmus.retrieval.index import index
 
 
 def test_caches_of_documents_that_were_skipped_otherwise_have_another_name() -> None:

@@ -19,12 +19,12 @@ from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.int8 import Int8Model
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import IsthmusError
-from isthmus.indexes.verification import read_manifest
+from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import read_manifest
 from isthmus.nn.architectures import MASKED_LM
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
-from isthmus.retrieval.searcher import open_searcher
-from isthmus.retrieval.verbs.index import IndexSettings, index
+from isthmus.retrieval.index import IndexSettings, index
 from isthmus.text.new_tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 90)
@@ -155,16 +155,16 @@ def test_an_index_filled_in_integers(
     folder = index(corpus, tmp_path / "int8", model, settings=settings)
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("onnx-int8: 2 documents have cosines of 0.9") == 1, "once, of the first block"
-    origin = read_manifest(folder).encoder
-    assert origin is not None
+    (origin,) = read_manifest(folder).encoders.values()
     assert origin.backend == "onnx-int8"
-    with pytest.raises(IsthmusError, match=r"differs in encoder\.backend"):
+    with pytest.raises(IsthmusError, match=r"differs in fields\.\w+\.encoder\.backend"):
         index(corpus, folder, model)
     in_floats = load_encoder(model)
     assert origin.fingerprint == in_floats.fingerprint == load_int8_encoder(model).fingerprint
-    (ranking,) = open_searcher(folder).index.search(in_floats.encode_queries(["dog"]), 4, ["q"])
-    (expected,) = open_searcher(index(corpus, tmp_path / "torch", model)).index.search(
-        in_floats.encode_queries(["dog"]), 4, ["q"]
+    asked = in_floats.encode_queries(["dog"])
+    (ranking,), (expected,) = (
+        Index.open(one).search(kind, asked, 4, ["q"])
+        for one in (folder, index(corpus, tmp_path / "torch", model))
     )
     assert set(ranking.document_ids) == set(expected.document_ids)
     assert ranking.scores == pytest.approx(expected.scores, rel=0.1)

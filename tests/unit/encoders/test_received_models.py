@@ -24,9 +24,9 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.errors import InputError, IsthmusError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone
+from isthmus.retrieval.index import index
 from isthmus.retrieval.reranker import RerankSettings
-from isthmus.retrieval.verbs.index import index
-from isthmus.retrieval.verbs.search import SearchSettings, search
+from isthmus.retrieval.search import SearchSettings, search
 from isthmus.text.new_tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
