@@ -1,5 +1,6 @@
-"""Words and vectors fused, in one index, next to LanceDB, Qdrant's embedded edition, and bm25s with
-numpy: building, bytes, the time of a query, quality.
+"""One index next to LanceDB, Qdrant's embedded edition, and bm25s with numpy.
+
+Words and vectors fused: building, bytes, the time of a query, quality.
 
     pip install lancedb qdrant-client
     python benchmarks/beside_others.py FOLDER
@@ -57,7 +58,7 @@ def main() -> None:
             command = [sys.executable, __file__, str(chosen.folder), "--only", system]
             command += ["--queries", str(chosen.queries), "--at", place]
             for _ in range(2):  # built in one process, searched in the next
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
             if done.returncode:
                 print(f"| {system} | {done.stderr.strip().splitlines()[-1]} |", flush=True)
                 continue
