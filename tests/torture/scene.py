@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -279,9 +280,9 @@ class Scene:
     def work(self, words: str) -> list[str] | Callable[[], None]:
         """A command, or what the writer itself does."""
         if words.startswith("given "):
-            return partial(getattr(given, words.removeprefix("given ")), self.output)
+            return partial(told, partial(getattr(given, words.removeprefix("given ")), self.output))
         if words == "serve":
-            return partial(serve, self.output, self.data / "one.jsonl")
+            return partial(told, partial(serve, self.output, self.data / "one.jsonl"))
         return self.words(words)
 
     @cache  # noqa: B019
@@ -357,6 +358,17 @@ def unnamed(folder: Path) -> list[str]:
     return [
         str(one) for file in folder.rglob("*") if (one := file.relative_to(folder)) not in named
     ]
+
+
+def told(work: Callable[[], None]) -> None:
+    """Does something, and ends as a command does where it is refused."""
+    from isthmus.errors import IsthmusError
+
+    try:
+        work()
+    except IsthmusError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def watch(output: Path, questions: dict[str, Any], stop: Path) -> list[Any]:
