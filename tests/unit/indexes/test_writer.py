@@ -420,12 +420,11 @@ def test_words_alone_go_on_where_a_new_field_was_interrupted(
 
 def test_a_writer_whose_lock_was_removed_by_hand_commits_nothing(folder: Path) -> None:
     with IndexWriter(folder) as first:
-        add(first, "x")
+        first.delete(["d0"])
         (folder / ".lock").unlink()
         with IndexWriter(folder) as second:
             add(second, "y")
             second.commit()
         with pytest.raises(OutputError, match="while it was being written"):
             first.commit()
-    assert "y" in contents(folder)
-    assert "x" not in contents(folder)
+    assert {"y", "d0"} <= contents(folder).keys()
