@@ -369,6 +369,9 @@ def told(work: Callable[[], None]) -> None:
     except IsthmusError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except OSError as error:
+        print(f"error: {error}\n  fix: as the command line says", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def watch(output: Path, questions: dict[str, Any], stop: Path) -> list[Any]:
