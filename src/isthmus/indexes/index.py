@@ -339,6 +339,9 @@ class Index:
         order: Any = None,
     ) -> list[Ranking]:
         """The best of all segments; equal scores by id, passages of one document in their order."""
+        if len(self.segments) == 1:  # whose answers are in order already
+            first = [(rows[:depth], scores[:depth]) for ((rows, scores),) in answers]
+            return self._of_one_segment(first, query_ids, naming)
         kept = [_reaching(of_query, depth) for of_query in answers]
         entries: list[list[tuple[float, str]]] = [[] for _ in query_ids]
         for place, segment in enumerate(self.segments):
@@ -352,6 +355,19 @@ class Index:
             scores = tuple(-score for score, _ in best)
             rankings.append(Ranking(query_id, tuple(name for _, name in best), scores))
         return rankings
+
+
+    def _of_one_segment(
+        self, answers: Sequence[Answer], query_ids: Sequence[str], naming: Any
+    ) -> list[Ranking]:
+        (segment,) = self.segments
+        rows = np.concatenate([rows for rows, _ in answers])
+        names = segment.documents.ids(rows) if naming is None else naming(segment, rows)
+        ends = np.cumsum([len(rows) for rows, _ in answers])
+        return [
+            Ranking(query_id, tuple(names[end - len(scores) : end]), tuple(scores.tolist()))
+            for query_id, (_, scores), end in zip(query_ids, answers, ends, strict=True)
+        ]
 
 
 def _batches(segment: Segment, fields: Sequence[str]) -> Iterator[Batch]:
