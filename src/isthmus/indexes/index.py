@@ -6,7 +6,7 @@ index that was opened keeps what was there then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -25,6 +25,8 @@ from isthmus.records import Document, Passage, Ranking
 
 Unit = Literal["document", "passage"]
 """What is ranked: documents, or the passages of a field that has these."""
+Fields = Collection[str] | Callable[[Manifest], Collection[str]]
+"""Names of fields, or what chooses them."""
 _D = TypeVar("_D", bound=Document)
 _DEEPER = 4  # times as many rows are searched where these may not be enough
 _MORE = 1.2  # times as many rows as hold so many documents on average are searched first
@@ -48,9 +50,7 @@ class Index:
         self._bm25: dict[str, Any] = {}
 
     @classmethod
-    def open(
-        cls, folder: Path, fields: Collection[str] | None = None, graph: bool = False
-    ) -> Index:
+    def open(cls, folder: Path, fields: Fields | None = None, graph: bool = False) -> Index:
         """The index in a folder with these of its fields, all if None; `graph`: by hnsw.
 
         A writer may replace the manifest and remove what only the old one named while files are
@@ -60,7 +60,8 @@ class Index:
             before = _text(folder)
             try:
                 index = cls(folder, read_manifest(folder), graph)
-                index._load(index.manifest.fields if fields is None else fields)
+                chosen = fields(index.manifest) if callable(fields) else fields
+                index._load(index.manifest.fields if chosen is None else chosen)
             except Exception:
                 if before == _text(folder):
                     raise
@@ -73,7 +74,7 @@ class Index:
 
     def has_passages(self, field: str) -> bool:
         """Whether the rows of a field are passages."""
-        return self.manifest.passages is not None and self.manifest.field(field).on_passages
+        return self.manifest.has_passages(field)
 
     def has_tokens(self, field: str, text: str) -> bool:
         """Whether anything of a text is left to search a BM25 field for."""
@@ -355,7 +356,6 @@ class Index:
             scores = tuple(-score for score, _ in best)
             rankings.append(Ranking(query_id, tuple(name for _, name in best), scores))
         return rankings
-
 
     def _of_one_segment(
         self, answers: Sequence[Answer], query_ids: Sequence[str], naming: Any

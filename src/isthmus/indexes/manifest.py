@@ -301,6 +301,10 @@ class Manifest(Settings):
         cut = None if self.passages is None else self.passages.model_dump(exclude={"model"})
         return {"corpus": self.corpus.fingerprint, "passages": cut, "fields": fields}
 
+    def has_passages(self, field: str) -> bool:
+        """Whether the rows of a field are passages."""
+        return self.passages is not None and self.field(field).on_passages
+
     def field(self, name: str) -> FieldAbout:
         """The field of this name; a SettingsError if there is none."""
         if name not in self.fields:

@@ -14,7 +14,7 @@ from isthmus.config.models import PACKAGE, on_this_disk
 from isthmus.errors import InputError, MismatchError, SettingsError, lone_surrogate
 from isthmus.indexes.filters import Filter
 from isthmus.indexes.index import Index, Unit
-from isthmus.indexes.manifest import EncoderOrigin, Fusion, index_folder
+from isthmus.indexes.manifest import EncoderOrigin, Fusion, Manifest, index_folder
 from isthmus.progress import notice
 from isthmus.records import Document, Query, Ranking
 from isthmus.retrieval.fusion import fuse, fusions
@@ -79,8 +79,7 @@ class Searcher:
         self.encoders = encoders
         self.fusion = fusion or index.manifest.fusion
         self.by = by
-        _check_weights(self.fusion, index)
-        self.fields = tuple(use) or _fields(index, self.fusion, by)
+        self.fields = tuple(use) or fields_of(index.manifest, self.fusion, by)
         for name in self.fields:
             origin = index.manifest.field(name).encoder
             where = f"index of {called(index.manifest.corpus.spec)}"
@@ -209,30 +208,27 @@ def weight_of(fusion: Fusion, field: str) -> float:
     return fusion.weights.get(field, 1.0)
 
 
-def _fields(index: Index, fusion: Fusion, by: Unit) -> tuple[str, ...]:
+def fields_of(manifest: Manifest, fusion: Fusion, by: Unit) -> tuple[str, ...]:
     """The fields that count, of those whose rows are what is ranked."""
-    named = [name for name in index.manifest.fields if weight_of(fusion, name)]
-    if by == "document":
-        return tuple(named)
-    found = tuple(name for name in named if index.has_passages(name))
-    if not found:
-        raise MismatchError(
-            f"by = passage, but no field of the index {str(index.folder)!r} has passages",
-            "leave by=passage out, or build it with a model: isthmus index … -m MODEL",
-        )
-    return found
-
-
-def _check_weights(fusion: Fusion, index: Index) -> None:
     for name, weight in fusion.weights.items():
-        index.manifest.field(name)
+        manifest.field(name)
         if weight < 0:
             raise SettingsError(
                 f"weights.{name} = {weight:g} is below 0",
                 "give 0 or more; 0 leaves the field out",
             )
-    if not any(weight_of(fusion, name) for name in index.manifest.fields):
+    named = [name for name in manifest.fields if weight_of(fusion, name)]
+    if not named:
         raise SettingsError("all weights are 0", "give one field a weight of more than 0")
+    if by == "document":
+        return tuple(named)
+    found = tuple(name for name in named if manifest.has_passages(name))
+    if not found:
+        raise MismatchError(
+            "by = passage, but no field of the index has passages",
+            "leave by=passage out, or build it with a model: isthmus index … -m MODEL",
+        )
+    return found
 
 
 def open_searcher(
@@ -250,18 +246,24 @@ def open_searcher(
     otherwise. `model` is where the encoder is now, and `encoders` are as in `load_encoders`.
     """
     folder = index_folder(folder)
-    index = Index.open(folder, fields=(), graph=False)
-    manifest = index.manifest
-    if use is not None:
+
+    def chosen(manifest: Manifest) -> tuple[str, ...]:
+        if use is None:
+            return fields_of(manifest, _fused(manifest, fusion), by)
         manifest.field(use)
-    own, chosen = manifest.fusion, manifest.fusion.model_copy(update=dict(fusion or {}))
+        return (use,)
+
+    index = Index.open(folder, chosen, hnsw)
+    fields, together = chosen(index.manifest), _fused(index.manifest, fusion)
+    return Searcher(index, load_encoders(index, fields, model, encoders), fields, together, by)
+
+
+def _fused(manifest: Manifest, otherwise: Mapping[str, Any] | None) -> Fusion:
+    """How fields are fused: as the index says, where nothing else is said."""
+    found = manifest.fusion.model_copy(update=dict(otherwise or {}))
     # A field that is searched by its name alone stays so where others are given weights.
-    left_out = {name: weight for name, weight in own.weights.items() if not weight}
-    chosen = chosen.model_copy(update={"weights": left_out | chosen.weights})
-    _check_weights(chosen, index)
-    fields = (use,) if use is not None else _fields(index, chosen, by)
-    index = Index.open(folder, fields, hnsw)
-    return Searcher(index, load_encoders(index, fields, model, encoders), fields, chosen, by)
+    left_out = {name: weight for name, weight in manifest.fusion.weights.items() if not weight}
+    return found.model_copy(update={"weights": left_out | found.weights})
 
 
 def load_encoders(
