@@ -32,16 +32,14 @@ from isthmus.errors import (
     InputError,
     MismatchError,
     MissingPackageError,
-    SettingsError,
 )
-from isthmus.indexes.manifest import workplace
-from isthmus.indexes.verification import read_manifest
+from isthmus.indexes.manifest import SEGMENTS, read_manifest
+from isthmus.indexes.writer import IndexWriter
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
+from isthmus.retrieval.index import IndexSettings, index
+from isthmus.retrieval.search import search_file
 from isthmus.retrieval.searcher import open_searcher
-from isthmus.retrieval.verbs.index import IndexSettings, index
-from isthmus.retrieval.verbs.search import search_file
-from isthmus.retrieval.verbs.update import merge
 from isthmus.text import corpus as corpus_module
 from isthmus.text import ngrams as ngrams_module
 from isthmus.text import pmi as pmi_module
@@ -145,17 +143,22 @@ def test_dense_vectors_and_rankings_are_the_same(
     )
     assert len(cut) == 2
     assert cut[0] == cut[1], "what is cut is said of all machines together"
-    parts = [np.load(file) for file in sorted(many.glob("segments/*/vectors.npy"))]
-    np.testing.assert_array_equal(np.concatenate(parts), np.load(one / "vectors.npy"))
+    np.testing.assert_array_equal(_vectors(many), _vectors(one))
     queries = list(read_queries(cranfield / "queries.jsonl.zst"))[:20]
     expected = open_searcher(one).search(queries, DEPTH)
     assert open_searcher(many).search(queries, DEPTH) == expected
     index(
         corpus, many, model, settings=IndexSettings(block_size=BLOCK, problems="skip")
     )  # is the same
-    merge(many)
-    np.testing.assert_array_equal(np.load(many / "vectors.npy"), np.load(one / "vectors.npy"))
+    with IndexWriter(many) as writer:
+        writer.merge(everything=True)
+    np.testing.assert_array_equal(_vectors(many), _vectors(one))
     assert open_searcher(many).search(queries, DEPTH) == expected
+
+
+def _vectors(folder: Path) -> Any:
+    files = sorted(folder.glob(f"{SEGMENTS}/*/dense/vectors.npy"))
+    return np.concatenate([np.load(file) for file in files])
 
 
 def test_tokenising_and_counting_make_the_same_files(
@@ -212,7 +215,7 @@ def test_errors_of_other_machines_arrive(
     with pytest.raises(MismatchError, match="has another encoder") as caught:
         index(str(cranfield), tmp_path / "index", encoder, settings=settings)
     assert str(models["dense"]) in caught.value.what
-    assert not list(workplace(tmp_path / "index").glob("*attempt*"))
+    assert not list((tmp_path / "index" / SEGMENTS).glob(".0*"))
 
 
 class Killer(threading.Thread):
@@ -227,8 +230,7 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         while not self.ended.wait(0.01):
-            # The progress of an attempt says that at least one of its blocks was encoded.
-            begun = {file.parent.name for file in self.building.glob(".attempt-*/progress.json")}
+            begun = {file.parents[1].name for file in self.building.glob(".0*/sparse/*.gathered")}
             self.seen |= begun
             if len(begun) == 2 and not self.killed:
                 victim = self.machines.worker_nodes.copy().pop()
@@ -237,7 +239,7 @@ class Killer(threading.Thread):
 
     def attempts(self) -> Counter[str]:
         """How often each shard was begun."""
-        return Counter(name.removeprefix(".attempt-").partition("-")[0] for name in self.seen)
+        return Counter(name.partition("-")[0] for name in self.seen)
 
 
 def test_a_machine_dies_while_encoding(  # after the tests that need two machines
@@ -247,7 +249,7 @@ def test_a_machine_dies_while_encoding(  # after the tests that need two machine
     one = index(
         corpus, tmp_path / "one", model, settings=IndexSettings(block_size=BLOCK, problems="skip")
     )
-    killer = Killer(machines, workplace(tmp_path / "many"))
+    killer = Killer(machines, tmp_path / "many" / SEGMENTS)
     killer.start()
     settings = IndexSettings(block_size=BLOCK, problems="skip", cluster=_settings(machines))
     many = index(corpus, tmp_path / "many", model, settings=settings)
@@ -255,11 +257,10 @@ def test_a_machine_dies_while_encoding(  # after the tests that need two machine
     killer.join()
     assert killer.killed, "the index was whole before a machine could be killed at work on it"
     assert max(killer.attempts().values()) > 1, "nothing was begun again"
-    assert not workplace(many).exists()
     manifest, single = verify(many), read_manifest(one)
     assert manifest.identity() == single.identity()
     assert manifest.documents == single.documents
-    assert [part.documents for part in manifest.segments or ()] == [192] * 7 + [54]
+    assert [part.documents for part in manifest.segments] == [192] * 7 + [54]
     queries = cranfield / "queries.jsonl.zst"
     answers = [
         search_file(folder, queries, f"{folder}.trec", settings={"tag": "run"})
@@ -280,8 +281,6 @@ def test_a_machine_that_cannot_help_says_why(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SettingsError, match="BM25 index is not built on a cluster"):
-        index("corpus", "out", settings=IndexSettings(cluster=ClusterSettings(address="local")))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", _refused)
     with pytest.raises(InputError, match="no Ray cluster answers at 'auto': nobody"):

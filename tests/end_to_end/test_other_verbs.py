@@ -47,7 +47,7 @@ def test_doctor_finds_what_is_wrong(
     assert "every checksum holds" in " ".join(ended.stdout.split())
     damaged = tmp_path / "index"
     shutil.copytree(bm25, damaged)
-    file = next(damaged.glob("*.npy"))
+    file = next(damaged.rglob("*.npy"))
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
