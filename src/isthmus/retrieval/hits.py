@@ -44,6 +44,8 @@ class Hit:
         if (one := self.passage) is not None:
             place = {"number": one.number, "heading": one.heading}
             found["passage"] = place | {"start": one.start, "end": one.end}
+        if not self.metadata:
+            del found["metadata"]
         return found
 
 

@@ -124,6 +124,19 @@ def index(
     chosen = [str(one) if isinstance(one, Path) else one for one in dict.fromkeys(several)]
     _check_models(chosen, settings, language)
     _check_output(output, overwrite)
+    with connected(settings.cluster) as machines:
+        _index(corpus, output, chosen, settings, overwrite, machines)
+    return output
+
+
+def _index(
+    corpus: str | Corpus,
+    output: Path,
+    chosen: Sequence[_Model],
+    settings: IndexSettings,
+    overwrite: bool,
+    machines: Cluster | None,
+) -> None:
     problems = settings.account()
     source = corpus if isinstance(corpus, Corpus) else open_corpus(corpus, problems)
     spec = corpus if isinstance(corpus, str) else source.spec or "documents"
@@ -135,11 +148,10 @@ def index(
             model_folder(name)  # a name that leads nowhere is found before documents are read,
         # and bad data before a model is loaded.
         _read_once(source, spec)
-    with connected(settings.cluster) as machines, writing(output):
+    with writing(output):
         _build(source, origin, output, chosen, settings, overwrite, machines)
     if problems.counts:
         notice(problems.summary())
-    return output
 
 
 def _read_once(source: Corpus, spec: str) -> None:

@@ -11,7 +11,7 @@ from isthmus.errors import MismatchError, SettingsError
 from isthmus.indexes.manifest import EncoderOrigin, Manifest
 from isthmus.records import Document
 from isthmus.retrieval.searcher import encoder_name
-from isthmus.text.passages import Chosen, Cut, Cutter, PassageSettings
+from isthmus.text.passages import SHORTEST, Chosen, Cut, Cutter, PassageSettings
 
 if TYPE_CHECKING:
     from isthmus.encoders.encoder import TextModel
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def chosen_cutter(chosen: Chosen, encoders: Sequence[TextModel]) -> Cutter | None:
     """The cutter that settings ask for; None where documents stay whole.
 
-    Passages are as long as all of the encoders read in full, in tokens of the one that reads least.
+    Passages are as long as all of the encoders read in full, in tokens of the one that reads least;
+    if that is too little for a passage, documents are cut off there.
     """
     if chosen is False:
         return None
@@ -32,6 +33,8 @@ def chosen_cutter(chosen: Chosen, encoders: Sequence[TextModel]) -> Cutter | Non
         return cutter_for(settings, tokenizer, most)
     rooms = [encoder.settings.room(encoder.tokenizer) for encoder in encoders]
     least = rooms.index(min(rooms))
+    if chosen is None and rooms[least] < SHORTEST:
+        return None
     return cutter_for(settings, encoders[least].tokenizer, rooms[least])
 
 

@@ -169,7 +169,7 @@ def test_settings_are_shown_with_their_source(tmp_path: Path) -> None:
     found = {one["path"]: (one["value"], one["source"]) for one in json.loads(out)["settings"]}
     assert found["k"] == ("7", "command line")
     assert found["candidates"] == ("50", "--set")
-    assert found["fusion"] == ("weighted_sum", "default")
+    assert found["fusion"] == ("null", "default")
     code, out, _ = typed("search", "--show-settings", "rerank", "--json")
     assert {one["path"].split(".")[0] for one in json.loads(out)["settings"]} == {"rerank"}
     code, _, err = typed("search", "--show-settings", "rerankk")
