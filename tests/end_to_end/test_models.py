@@ -22,6 +22,7 @@ from isthmus.retrieval.searcher import open_searcher
 PROMPTS = {"query": "ba: ", "document": "do: "}
 LITTLE = ("training.max_steps=2", "query_max_length=32", "document_max_length=32")
 EXACT = "encoding.backend=torch-float32"
+WHOLE = ("--set", EXACT, "--set", "passages=false")
 
 
 def encoder_of(index: Path) -> Any:
@@ -85,7 +86,7 @@ def test_prompts_from_the_model_to_the_retriever_that_is_trained(
     assert "queries begin with 'ba: ', documents with 'do: '" in " ".join(told.split())
     pooling = json.loads((run / "final" / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
     assert pooling["include_prompt"] is False
-    commands.succeed("index", collection, "--model", run, "--output", index, "--set", EXACT)
+    commands.succeed("index", collection, "--model", run, "--output", index, *WHOLE)
     assert encoder_of(index)["settings"]["query_prompt"] == "ba: "
     assert_as_there(index, run / "final", collection)
     assert "ba" in commands.succeed("search", index, "ba do ke").stdout
@@ -103,8 +104,7 @@ def test_an_index_keeps_how_its_encoder_encodes(
         tmp_path / "model",
         "--output",
         tmp_path / "index",
-        "--set",
-        EXACT,
+        *WHOLE,
     )
     assert_as_there(tmp_path / "index", tmp_path / "model", collection)
     queries = [Query("q", "ba do ke li")]

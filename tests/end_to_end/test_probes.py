@@ -144,7 +144,7 @@ def test_the_encoder_is_used_with_the_vector_that_was_trained(
         "query_prompt": "", "document_prompt": "", "titles": True,
     }  # fmt: skip
     commands.succeed("index", collection, "--model", run, "--output", index)
-    vectors = np.load(index / "vectors.npy")
+    vectors = np.load(index / "segments" / "000001" / "dense" / "vectors.npy")
     lines = (collection / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
     documents = [json.loads(line) for line in lines]
     assert len(vectors) == len(documents)

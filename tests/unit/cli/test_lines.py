@@ -101,7 +101,8 @@ def test_a_hit_in_a_passage_says_which(tmp_path: Path, capsys: pytest.CaptureFix
     notes.mkdir()
     text = f"# Harbour\n\n{'Ships come in. ' * 8}\n\n## Hours\n\nThe lighthouse is off at six.\n"
     (notes / "harbour.md").write_text(text)
-    model = write_encoder(tmp_path / "model", [text], 200)
+    lengths = {"query_max_length": 16, "document_max_length": 32}
+    model = write_encoder(tmp_path / "model", [text], 200, **lengths)
     isthmus.index(str(notes), tmp_path / "index", str(model), settings={"passages.length": 16})
     capsys.readouterr()
     app(["search", str(tmp_path / "index"), "lighthouse", "--json"], standalone_mode=False)
