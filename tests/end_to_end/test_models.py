@@ -108,14 +108,20 @@ def test_an_index_keeps_how_its_encoder_encodes(
     )
     assert_as_there(tmp_path / "index", tmp_path / "model", collection)
     queries = [Query("q", "ba do ke li")]
-    before = open_searcher(tmp_path / "index", use="dense", model=str(tmp_path / "model")).search(queries, 5)
+    before = open_searcher(tmp_path / "index", use="dense", model=str(tmp_path / "model")).search(
+        queries, 5
+    )
     (tmp_path / "model" / "config_sentence_transformers.json").unlink()
-    after = open_searcher(tmp_path / "index", use="dense", model=str(tmp_path / "model")).search(queries, 5)
+    after = open_searcher(tmp_path / "index", use="dense", model=str(tmp_path / "model")).search(
+        queries, 5
+    )
     assert before == after
     added = tmp_path / "more.jsonl"
     added.write_text(json.dumps({"_id": "new", "title": "", "text": "ba do ke li"}) + "\n")
     commands.succeed("add", tmp_path / "index", added)
-    (grown,) = open_searcher(tmp_path / "index", use="dense", model=str(tmp_path / "model")).search(queries, 1)
+    (grown,) = open_searcher(tmp_path / "index", use="dense", model=str(tmp_path / "model")).search(
+        queries, 1
+    )
     assert grown.document_ids == ("new",)
 
 

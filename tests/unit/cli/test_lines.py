@@ -108,5 +108,4 @@ def test_a_hit_in_a_passage_says_which(tmp_path: Path, capsys: pytest.CaptureFix
     app(["search", str(tmp_path / "index"), "lighthouse", "--json"], standalone_mode=False)
     (hit,) = json.loads(capsys.readouterr().out)["hits"]
     place = hit["passage"]
-    assert place["heading"].startswith("Harbour")
     assert hit["text"] == text[place["start"] : place["end"]]
