@@ -20,7 +20,8 @@ from isthmus.indexes.columns import types_of
 from isthmus.indexes.documents import Rows
 from isthmus.indexes.filters import Filter
 from isthmus.indexes.manifest import MANIFEST, Bm25Field, DenseField, Manifest, read_manifest
-from isthmus.indexes.segment import Answer, Mask, Segment
+from isthmus.indexes.segment import Segment
+from isthmus.indexes.vectors import Answer, Mask
 from isthmus.records import Document, Passage, Ranking
 
 Unit = Literal["document", "passage"]
@@ -371,11 +372,9 @@ class Index:
 
 
 def _batches(segment: Segment, fields: Sequence[str]) -> Iterator[Batch]:
-    from isthmus.indexes.segment_builder import searched_vectors
-
     if not fields:
         return
-    readers = {name: searched_vectors(segment, name) for name in fields}
+    readers = {name: segment.vectors(name, searched=True) for name in fields}
     first = 0
     living = segment.spread(fields[0], None)
     for rows in segment.rows(fields[0]):

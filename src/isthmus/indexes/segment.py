@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from isthmus.indexes.columns import Columns, read_columns
 from isthmus.indexes.columns import check as check_columns
 from isthmus.indexes.documents import FILES as DOCUMENT_FILES
 from isthmus.indexes.documents import DocumentStore, Rows, check_documents
+from isthmus.indexes.fields import check_field, files_of, open_vectors, read_vectors
 from isthmus.indexes.integrity import check, damaged
 from isthmus.indexes.manifest import (
     DOCUMENTS,
@@ -23,36 +23,17 @@ from isthmus.indexes.manifest import (
     METADATA,
     PASSAGES,
     SEGMENTS,
-    Bm25Field,
-    DenseField,
-    FieldAbout,
     Manifest,
     SegmentAbout,
 )
 from isthmus.indexes.passages import FILES as PASSAGE_FILES
 from isthmus.indexes.passages import PassageStore, check_passages
+from isthmus.indexes.vectors import Mask, RowReader, VectorSearch
 from isthmus.records import Document
 
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 _READ = 1024  # documents at a time
 _FILES = {DOCUMENTS: DOCUMENT_FILES, METADATA: COLUMN_FILES, PASSAGES: PASSAGE_FILES}
-
-Mask: TypeAlias = npt.NDArray[np.bool_] | None
-"""Which rows of a segment may be found; None: all."""
-Answer = tuple[Rows, npt.NDArray[np.float64]]
-"""Rows and scores, best first."""
-
-
-class VectorSearch(Protocol):
-    """The search of a field of vectors in one segment; queries are prepared once for all."""
-
-    def prepared(self, vectors: Any, query_ids: Sequence[str]) -> Any:
-        """The queries as `answers` takes them."""
-
-    def answers(
-        self, queries: Any, depth: int, mask: Mask, floors: npt.NDArray[np.float64]
-    ) -> list[Answer]:
-        """The best rows of each query, exactly; scores below the `floors` may be left out."""
 
 
 class Segment:
@@ -129,6 +110,11 @@ class Segment:
             self._searches[name, graph] = self._open(name, graph)
         return self._searches[name, graph]
 
+    def vectors(self, name: str, searched: bool = False) -> RowReader:
+        """The vectors of a field as a builder takes them, or as search multiplies them."""
+        about, counts = self.manifest.fields[name], self.about.fields[name]
+        return read_vectors(self.part(name), about, counts, self.about.rows(about), searched)
+
     def spread(self, name: str, mask: Mask) -> Mask:
         """For each row of a field, whether its document is in the mask and was not deleted."""
         if mask is None:
@@ -182,16 +168,9 @@ class Segment:
         return lambda rows: self.ranks[passages.parents(rows)]
 
     def _open(self, name: str, graph: bool) -> VectorSearch:
-        field, counts = self.manifest.fields[name], self.about.fields[name]
-        assert not isinstance(field, Bm25Field), "which is searched over all segments"
-        folder, rows, ranks = self.part(name), self.about.rows(field), self._ranks_of(name)
-        if isinstance(field, DenseField):
-            from isthmus.indexes.dense.field import DenseSearch
-
-            return DenseSearch.open(folder, field, counts, rows, ranks, graph)
-        from isthmus.indexes.sparse.field import SparseSearch
-
-        return SparseSearch(folder, field, counts, rows, ranks)
+        about, counts = self.manifest.fields[name], self.about.fields[name]
+        rows, ranks = self.about.rows(about), self._ranks_of(name)
+        return open_vectors(self.part(name), about, counts, rows, ranks, graph)
 
     def _examine(self, name: str) -> None:
         """Refuses files whose numbers lead out of others."""
@@ -204,7 +183,8 @@ class Segment:
             assert self.about.passages is not None
             check_passages(folder, self.about.passages, count)
         else:
-            check_field(folder, self.manifest.fields[name], self.about, name)
+            about = self.manifest.fields[name]
+            check_field(folder, about, self.about.fields[name], self.about.rows(about))
 
     def _deleted(self) -> Rows:
         """The rows of the documents that no longer count, ascending."""
@@ -233,35 +213,4 @@ def _needed(manifest: Manifest, about: SegmentAbout, name: str) -> Iterable[str]
     """The names of the files that a part or field is read from."""
     if name in _FILES:
         return _FILES[name]
-    field = manifest.fields[name]
-    if isinstance(field, Bm25Field):
-        from isthmus.indexes.bm25 import postings
-
-        return postings.FILES
-    if isinstance(field, DenseField):
-        from isthmus.indexes.dense import field as dense
-        from isthmus.indexes.dense import hnsw
-
-        return (dense.VECTORS, hnsw.FILE)[: 1 + (about.fields[name].recall is not None)]
-    from isthmus.indexes.sparse import lists
-
-    return lists.FILES
-
-
-def check_field(folder: Path, field: FieldAbout, about: SegmentAbout, name: str) -> None:
-    """Refuses a field whose files do not fit what is stated, or lead out of each other."""
-    counts, rows = about.fields[name], about.rows(field)
-    if isinstance(field, Bm25Field):
-        from isthmus.indexes.bm25.postings import check_postings
-
-        assert counts.tokens is not None
-        check_postings(folder, rows, counts.tokens)
-    elif isinstance(field, DenseField):
-        from isthmus.indexes.dense.field import check_vectors
-
-        check_vectors(folder, field, rows)
-    else:
-        from isthmus.indexes.sparse.structure import check_lists
-
-        assert counts.layout is not None
-        check_lists(folder, field, counts.layout, rows)
+    return files_of(manifest.fields[name], about.fields[name])

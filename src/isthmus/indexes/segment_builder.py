@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from isthmus.indexes.bm25.builder import MEMORY, build_postings, merge_postings
 from isthmus.indexes.bm25.postings import Source
 from isthmus.indexes.columns import build_columns, write_columns
 from isthmus.indexes.documents import STREAM as DOCUMENT_STREAM
-from isthmus.indexes.documents import DocumentBuilder, Rows
+from isthmus.indexes.documents import DocumentBuilder
+from isthmus.indexes.fields import field_builder, is_whole
 from isthmus.indexes.integrity import StoredFile, described
 from isthmus.indexes.manifest import (
     DOCUMENTS,
@@ -30,104 +31,20 @@ from isthmus.indexes.manifest import (
     PASSAGES,
     SEGMENTS,
     Bm25Field,
-    DenseField,
-    FieldAbout,
-    FieldCounts,
     Manifest,
     SegmentAbout,
-    SparseField,
     parts_of,
     settle_names,
 )
 from isthmus.indexes.passages import STREAM as PASSAGE_STREAM
 from isthmus.indexes.passages import PassageBuilder
 from isthmus.indexes.segment import Segment, part_shape
+from isthmus.indexes.vectors import FieldBuilder
 from isthmus.progress import Bar
 from isthmus.records import Document, Passage
 
 PROGRESS = "progress.json"
 _COPIED = 4096  # documents of a segment that are copied at a time
-
-
-class FieldBuilder(Protocol):
-    """What fills a field of vectors."""
-
-    rows: int
-
-    def checked(self, documents: Sequence[Document], vectors: Any) -> Any:
-        """One block as it is stored; what cannot be is refused, and nothing written."""
-
-    def append(self, block: Any) -> None:
-        """Appends one block."""
-
-    def flush(self) -> dict[str, int]:
-        """Brings everything to the disk; what to record."""
-
-    def finish(self) -> FieldCounts:
-        """Completes the files; what is known of the rows."""
-
-    def close(self) -> None:
-        """Closes its files."""
-
-
-class RowReader(Protocol):
-    """Reads the rows of a field once more, in ascending order."""
-
-    def take(self, rows: Rows) -> Any:
-        """The vectors of these rows."""
-
-
-def field_builder(folder: Path, about: FieldAbout, recorded: Mapping[str, int]) -> Any:
-    """What fills a field of vectors in a folder, from what earlier work recorded."""
-    if isinstance(about, DenseField):
-        from isthmus.indexes.dense.builder import DenseBuilder
-
-        return DenseBuilder(folder, about, recorded)
-    assert isinstance(about, SparseField)
-    from isthmus.indexes.sparse.builder import SparseBuilder
-
-    return SparseBuilder(folder, about, recorded)
-
-
-def is_whole(folder: Path, about: FieldAbout, recorded: Mapping[str, int]) -> bool:
-    """Whether the folder of a field holds all that was recorded of it."""
-    if isinstance(about, DenseField):
-        from isthmus.indexes.dense.builder import DenseBuilder
-
-        return recorded.keys() == {"rows"} and DenseBuilder.is_whole(folder, about, recorded)
-    assert isinstance(about, SparseField)
-    from isthmus.indexes.sparse.builder import SparseBuilder
-
-    return SparseBuilder.is_whole(folder, about, recorded)
-
-
-def stored_vectors(segment: Segment, name: str) -> RowReader:
-    """The vectors of a field as a builder takes them."""
-    about, counts = segment.manifest.fields[name], segment.about.fields[name]
-    if isinstance(about, DenseField):
-        from isthmus.indexes.dense.builder import DenseRows
-
-        return DenseRows(segment.part(name))
-    assert isinstance(about, SparseField)
-    assert counts.layout is not None
-    from isthmus.indexes.sparse.forward import SparseRows
-
-    return SparseRows(segment.part(name), about, counts.layout, segment.about.rows(about))
-
-
-def searched_vectors(segment: Segment, name: str) -> RowReader:
-    """The vectors of a field as search multiplies them: float32, or weights in whole numbers."""
-    about, counts = segment.manifest.fields[name], segment.about.fields[name]
-    if isinstance(about, DenseField):
-        from isthmus.indexes.dense.builder import DenseRows
-
-        return DenseRows(segment.part(name), np.float32)
-    assert isinstance(about, SparseField)
-    assert counts.layout is not None
-    from isthmus.indexes.sparse.forward import SparseRows
-
-    rows = segment.about.rows(about)
-    return SparseRows(segment.part(name), about, counts.layout, rows, searched=True)
 
 
 class SegmentBuilder:
@@ -200,7 +117,7 @@ class SegmentBuilder:
     def absorb(self, segment: Segment) -> None:
         """Appends the living documents of another segment with all their vectors."""
         living = np.flatnonzero(segment.lives)
-        readers = {name: stored_vectors(segment, name) for name in self._fields}
+        readers = {name: segment.vectors(name) for name in self._fields}
         with Bar("merging", len(living), "documents") as bar:
             for first in range(0, len(living), _COPIED):
                 rows = living[first : first + _COPIED]

@@ -27,6 +27,7 @@ from isthmus.errors import InputError, IsthmusError, MismatchError
 from isthmus.indexes.arrays import write_array
 from isthmus.indexes.bm25.builder import MEMORY, build_postings
 from isthmus.indexes.documents import Rows
+from isthmus.indexes.fields import field_builder, is_whole
 from isthmus.indexes.integrity import described
 from isthmus.indexes.manifest import (
     PASSAGES,
@@ -48,8 +49,6 @@ from isthmus.indexes.segment import Segment
 from isthmus.indexes.segment_builder import (
     PROGRESS,
     SegmentBuilder,
-    field_builder,
-    is_whole,
     part_files,
     settle,
 )

@@ -20,7 +20,8 @@ from isthmus.indexes.bm25.scoring import Scores, TermScore, inverse_frequency, n
 from isthmus.indexes.documents import Rows
 from isthmus.indexes.integrity import parsing
 from isthmus.indexes.manifest import Bm25Field
-from isthmus.indexes.segment import Answer, Mask, Segment
+from isthmus.indexes.segment import Segment
+from isthmus.indexes.vectors import Answer, Mask
 
 _REMEMBERED = 2**26  # bytes of scored postings: terms come again from query to query
 

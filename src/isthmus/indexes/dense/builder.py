@@ -79,6 +79,8 @@ class DenseBuilder:
     @staticmethod
     def is_whole(folder: Path, about: DenseField, recorded: Mapping[str, int]) -> bool:
         """Whether the files of earlier work hold all that was recorded."""
+        if recorded.keys() != {"rows"}:
+            return False
         file = folder / VECTORS
         header, dtype = BytesIO(), np.dtype(about.settings.dtype).newbyteorder("<")
         write_header(header, dtype, 0, about.dimension)

@@ -21,8 +21,8 @@ from isthmus.indexes.dense.hnsw import Graph
 from isthmus.indexes.dense.scan import BlasScan, Doubles, Floats, Rows
 from isthmus.indexes.integrity import damaged
 from isthmus.indexes.manifest import DenseField, FieldCounts
-from isthmus.indexes.segment import Answer, Mask
 from isthmus.indexes.structure import refusing, shaped
+from isthmus.indexes.vectors import Answer, Mask
 
 VECTORS = "vectors.npy"
 _BLOCK_BYTES = 2**26

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from isthmus.indexes.arrays import best, usable_cores
 from isthmus.indexes.documents import Rows
 from isthmus.indexes.manifest import FieldCounts, SparseField
-from isthmus.indexes.segment import Answer, Mask
 from isthmus.indexes.sparse import quantisation
 from isthmus.indexes.sparse.lists import (
     Allowed,
@@ -30,6 +29,7 @@ from isthmus.indexes.sparse.lists import (
     Shape,
     mapped_part,
 )
+from isthmus.indexes.vectors import Answer, Mask
 
 BLOCKS_APIECE = 64  # fewer are not worth another thread
 _NOTHING: Answer = np.empty(0, dtype=np.int64), np.empty(0)
