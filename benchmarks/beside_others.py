@@ -156,16 +156,23 @@ class _Given:
 
 
 def _build_isthmus(passages: list[dict[str, str]], vectors: Any, place: Path) -> None:
-    from isthmus.indexes import manifest as described
+    from isthmus.indexes.manifest import (
+        Bm25Field,
+        Bm25Settings,
+        CorpusOrigin,
+        DenseField,
+        EncoderOrigin,
+        Manifest,
+    )
     from isthmus.indexes.writer import IndexWriter
     from isthmus.records import Document
 
-    origin = described.EncoderOrigin(name="given", fingerprint="given")
-    begin = described.Manifest(
-        corpus=described.CorpusOrigin(spec="passages", fingerprint="given"),
+    origin = EncoderOrigin(name="given", fingerprint="given")
+    begin = Manifest(
+        corpus=CorpusOrigin(spec="passages", fingerprint="given"),
         fields={
-            "bm25": described.Bm25Field(settings=described.Bm25Settings().resolved("english")),
-            "dense": described.DenseField(encoder=origin, dimension=vectors.shape[1]),
+            "bm25": Bm25Field(settings=Bm25Settings().resolved("english")),
+            "dense": DenseField(encoder=origin, dimension=vectors.shape[1]),
         },
     )
     with IndexWriter(place, begin) as writer:

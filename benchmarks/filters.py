@@ -19,9 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from isthmus.indexes import manifest as described
 from isthmus.indexes.filters import parse
 from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import (
+    Bm25Field,
+    Bm25Settings,
+    CorpusOrigin,
+    DenseField,
+    EncoderOrigin,
+    Manifest,
+)
 from isthmus.indexes.writer import IndexWriter
 from isthmus.records import Document
 
@@ -59,12 +66,12 @@ def _build(data: Path, folder: Path) -> int:
         Document(one["id"], one["text"], metadata={"number": int(number), "lang": str(language)})
         for one, number, language in zip(lines, numbers, languages, strict=True)
     ]
-    origin = described.EncoderOrigin(name="given", fingerprint="given")
-    begin = described.Manifest(
-        corpus=described.CorpusOrigin(spec="passages", fingerprint="given"),
+    origin = EncoderOrigin(name="given", fingerprint="given")
+    begin = Manifest(
+        corpus=CorpusOrigin(spec="passages", fingerprint="given"),
         fields={
-            "bm25": described.Bm25Field(settings=described.Bm25Settings().resolved("english")),
-            "dense": described.DenseField(encoder=origin, dimension=vectors.shape[1]),
+            "bm25": Bm25Field(settings=Bm25Settings().resolved("english")),
+            "dense": DenseField(encoder=origin, dimension=vectors.shape[1]),
         },
     )
     with IndexWriter(folder, begin) as writer:

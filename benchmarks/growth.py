@@ -25,8 +25,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from isthmus.indexes import manifest as described
 from isthmus.indexes.index import Index
+from isthmus.indexes.manifest import (
+    Bm25Field,
+    Bm25Settings,
+    CorpusOrigin,
+    DenseField,
+    EncoderOrigin,
+    Manifest,
+    SparseField,
+)
 from isthmus.indexes.writer import IndexWriter
 from isthmus.records import Document
 
@@ -103,14 +111,14 @@ def _peak() -> float:
 
 
 def _build(field: str, size: int, folder: Path) -> None:
-    origin = described.EncoderOrigin(name="synthetic", fingerprint="synthetic")
+    origin = EncoderOrigin(name="synthetic", fingerprint="synthetic")
     fields: dict[str, Any] = {
-        "bm25": described.Bm25Field(settings=described.Bm25Settings().resolved("none")),
-        "dense": described.DenseField(encoder=origin, dimension=_NUMBERS),
-        "sparse": described.SparseField(encoder=origin, dimension=_TERMS),
+        "bm25": Bm25Field(settings=Bm25Settings().resolved("none")),
+        "dense": DenseField(encoder=origin, dimension=_NUMBERS),
+        "sparse": SparseField(encoder=origin, dimension=_TERMS),
     }
-    begin = described.Manifest(
-        corpus=described.CorpusOrigin(spec="synthetic", fingerprint=f"{size}"),
+    begin = Manifest(
+        corpus=CorpusOrigin(spec="synthetic", fingerprint=f"{size}"),
         fields={field: fields[field]},
     )
     with IndexWriter(folder, begin) as writer:
