@@ -18,9 +18,9 @@ from isthmus.indexes.manifest import (
     SparseField,
     SparseSettings,
 )
-from isthmus.indexes.segment import Answer
 from isthmus.indexes.sparse import kernels  # noqa: F401 - memory is counted from here on
 from isthmus.indexes.sparse.field import SparseSearch
+from isthmus.indexes.vectors import Answer
 from isthmus.indexes.writer import IndexWriter
 from isthmus.records import Document
 
