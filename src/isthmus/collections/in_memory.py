@@ -21,7 +21,7 @@ from isthmus.records import Document
 Documents = str | Path | Corpus | Iterable["str | Mapping[str, Any] | Document"]
 """A path or name of documents, or documents themselves: texts, mappings or `Document`s.
 
-Keys of a mapping beside id, title and text are its metadata.
+Keys of a mapping other than id, title and text are its metadata.
 """
 
 _IN_MEMORY = "documents in memory"

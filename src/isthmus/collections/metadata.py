@@ -1,4 +1,4 @@
-"""Metadata of documents: whatever a record has beside its id, its title and its text."""
+"""Metadata of documents: whatever a record has besides id, title and text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NESTED = "metadata"  # BEIR's key for a mapping of them
 
 
 class Others:
-    """What the records of one source have beside known keys.
+    """What the records of one source have besides known keys.
 
     Kept are texts, finite numbers, true and false, and lists of texts or of numbers; dates become
     ISO texts. null is as good as no value. Everything else is left out, which is said once.

@@ -76,7 +76,7 @@ class PassageCollection(PassageCorpus, Collection):
 
 
 def _best(index: Index, query: str | None, documents: Iterable[str]) -> dict[str, str]:
-    """Of each document that is there, the id of the passage of highest BM25 score, or the first."""
+    """The id of each document's passage of highest BM25 score, or of its first passage."""
     passages = {
         passage: document for document in documents for passage in _passages(index, document)
     }

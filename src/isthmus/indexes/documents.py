@@ -186,7 +186,7 @@ class DocumentStore:
 
 
 class DocumentBuilder:
-    """Writes the documents of a segment; goes on from the bytes that earlier work recorded."""
+    """Writes the documents of a segment; resumes from the bytes that earlier work recorded."""
 
     def __init__(self, folder: Path, recorded: Mapping[str, int]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

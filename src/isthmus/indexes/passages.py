@@ -75,7 +75,7 @@ class PassageStore:
 
 
 class PassageBuilder:
-    """Writes the passages of a segment; goes on from the bytes that earlier work recorded."""
+    """Writes the passages of a segment; resumes from the bytes that earlier work recorded."""
 
     def __init__(self, folder: Path, recorded: Mapping[str, int]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

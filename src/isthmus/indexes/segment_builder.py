@@ -48,7 +48,7 @@ _COPIED = 4096  # documents of a segment that are copied at a time
 
 
 class SegmentBuilder:
-    """A segment under construction; a later one of the same job goes on from what was recorded."""
+    """A segment under construction; a later one of the same job resumes from what was recorded."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class SegmentBuilder:
         return about_it.model_copy(update={"files": files})
 
     def close(self) -> None:
-        """Closes its files; what was recorded can be gone on with."""
+        """Closes its files; what was recorded can be resumed."""
         for builder in (self._store, self._passages, *self._fields.values()):
             if builder is not None:
                 builder.close()

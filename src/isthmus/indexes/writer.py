@@ -205,7 +205,7 @@ class IndexWriter:
     ) -> None:
         """Gives every segment further fields, and passages where the index has none, and commits.
 
-        Interrupted and called again by the same job, it goes on after the last recorded block.
+        Interrupted and called again by the same job, it resumes after the last recorded block.
         """
         assert not self._segments_new
         assert self._builder is None
@@ -313,7 +313,7 @@ class IndexWriter:
         return None
 
     def first_name(self) -> str:
-        """The name of the first segment that a cluster makes, the same when its job goes on."""
+        """The name of the first segment that a cluster makes, the same when its job resumes."""
         return f"{max((int(one) for one in self._committed()), default=0) + 1:06}"
 
     def _committed(self) -> list[str]:

@@ -393,7 +393,7 @@ def _unfinished(folder: Path) -> Iterator[Finding]:
     """What an interrupted command left."""
     for pattern in (f"*/{PROGRESS}", f"*/*/{PROGRESS}"):
         for record in sorted((folder / SEGMENTS).glob(pattern)):
-            fix = "run the command again, and it goes on; any other change of the index removes it"
+            fix = "run the command again, and it resumes; any other change of the index removes it"
             what = "a command that adds documents or fields has not ended here"
             yield Finding(str(record.parent), True, what, fix)
 

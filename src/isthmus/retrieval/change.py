@@ -308,7 +308,7 @@ def _add(
 
 
 def _job(fingerprint: str, settings: AddSettings, wanted: Collection[str] | None) -> str:
-    """A name for adding these documents: what another job has done is not gone on with."""
+    """A name for adding these documents: the work of another job is not resumed."""
     some = None if wanted is None else sorted(wanted)
     return xxhash.xxh3_128_hexdigest(f"{fingerprint} {settings.kept} {some}".encode())
 

@@ -233,7 +233,7 @@ def _build(
             IndexWriter(output).close()  # removes what a killed command left
         return
     job = xxhash.xxh3_128_hexdigest(f"{wanted.identity()} {settings.kept}".encode())
-    # What one machine began is not gone on with by several.
+    # What one machine began is not resumed by several.
     own = job if machines is None else ""
     with IndexWriter(output, wanted, own, settings.memory) as writer:
         if machines is not None:

@@ -33,7 +33,7 @@ _JUDGEMENT = {
 class Hf(Collection):
     """A data set's rows as documents; its id column, or else the row's number, is the id.
 
-    Columns beside id, title and text are metadata.
+    Columns other than id, title and text are metadata.
     A data set with the configurations "corpus", "queries" and "default" or "qrels", as MTEB
     publishes them, is a collection. `location` is NAME, NAME:SPLIT, NAME:CONFIGURATION or
     NAME:CONFIGURATION:SPLIT.

@@ -1,6 +1,6 @@
 """The search of a BM25 field: postings are scored by the statistics of all living documents.
 
-Scores are those of an index built anew from the documents that are there, to the last bit, however
+Scores are those of an index built from the same documents at once, to the last bit, however
 many segments they lie in. They are added up term by term; equal ones are ordered by id.
 """
 
@@ -45,7 +45,7 @@ class Bm25Search:
     def answers(
         self, texts: Sequence[str], depth: int, allowed: Sequence[Mask]
     ) -> list[list[Answer]]:
-        """Of each query, by segment, the best rows with their scores.
+        """The best rows of each query with their scores, by segment.
 
         Documents that share no term with the query score 0 and are not part of the answer.
         """

@@ -22,7 +22,7 @@ _NORM_ROWS = 2**16
 
 
 class DenseBuilder:
-    """Takes the vectors of rows, block by block; goes on from what earlier work recorded."""
+    """Takes the vectors of rows, block by block; resumes from what earlier work recorded."""
 
     def __init__(self, folder: Path, about: DenseField, recorded: Mapping[str, int]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

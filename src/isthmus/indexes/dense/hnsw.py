@@ -78,7 +78,7 @@ class Graph:
             yield np.sort(rows[rows >= 0]).astype(np.int64)
 
     def _recall(self, vectors: npt.NDArray[np.floating[Any]]) -> dict[str, float]:
-        """Of some vectors' nearest ones, the fraction that is met, by how many are wanted."""
+        """The fraction of the nearest vectors that is found, by how many are wanted."""
         chosen = np.linspace(0, len(vectors) - 1, _QUERIES).astype(np.int64)
         queries = np.ascontiguousarray(vectors[chosen], dtype=np.float32)
         deepest = min(max(_DEPTHS), len(vectors))

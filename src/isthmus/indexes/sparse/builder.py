@@ -33,7 +33,7 @@ _COUNTS = ("rows", "postings", "parts", "largest")
 
 
 class SparseBuilder:
-    """Takes rows of term weights, block by block; goes on from what earlier work recorded."""
+    """Takes rows of term weights, block by block; resumes from what earlier work recorded."""
 
     def __init__(
         self, folder: Path, about: SparseField, recorded: Mapping[str, int], block: int = BLOCK
