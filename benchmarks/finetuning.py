@@ -166,7 +166,7 @@ def _isthmus(
 
     from isthmus.encoders.dense import DenseEncoder, DenseSettings
     from isthmus.finetuning.bi_encoder_task import BiEncoderTask
-    from isthmus.finetuning.losses._base import losses
+    from isthmus.finetuning.losses import losses
     from isthmus.finetuning.pairs import LabelledQueries, PairExamples
     from isthmus.nn.backbone import Backbone
     from isthmus.records import Document, Query

@@ -30,7 +30,7 @@ _PRELOADED = (
     "isthmus.indexes.bm25.builder", "isthmus.indexes.dense.builder",
     "isthmus.indexes.dense.field", "isthmus.evaluation", "isthmus.encoders",
     "isthmus.pretraining.corruption.uniform", "isthmus.pretraining.objectives.bag_of_words",
-    "isthmus.finetuning.kinds.dense", "isthmus.finetuning.losses.contrastive",
+    "isthmus.finetuning.kinds", "isthmus.finetuning.losses",
     "isthmus.finetuning.bi_encoder_task", "isthmus.collections.formats.beir",
     "transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto",
     "matplotlib.figure", "matplotlib.backends.backend_svg",

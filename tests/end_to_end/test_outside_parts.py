@@ -19,11 +19,11 @@ import torch
 
 from isthmus.collections.formats.beir import Beir
 from isthmus.config import Settings
-from isthmus.finetuning.kinds.sparse import Sparse
+from isthmus.finetuning.kinds import Sparse
 from isthmus.finetuning.mining.candidates import NOTHING, Ranker
 from isthmus.finetuning.mining.candidates import MiningSettings
-from isthmus.finetuning.negatives._base import Source
-from isthmus.finetuning.teachers._base import Teacher, TeacherSource
+from isthmus.finetuning.negatives import Source
+from isthmus.finetuning.teachers import Teacher, TeacherSource
 from isthmus.pretraining.parts import Bottleneck, Corruption, Decoder, Text, View
 from isthmus.pretraining.probes._base import Probe, on_device
 from isthmus.retrieval.fusion import Votes

@@ -12,8 +12,7 @@ from tests.golden.loops import numerical_gradient
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
-from isthmus.finetuning.losses._base import losses
-from isthmus.finetuning.losses.contrastive import contrastive
+from isthmus.finetuning.losses import contrastive, losses
 from isthmus.finetuning.similarity import similarities
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer

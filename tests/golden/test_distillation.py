@@ -11,10 +11,7 @@ from tests.golden.loops import numerical_gradient
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
-from isthmus.finetuning.losses._base import losses
-from isthmus.finetuning.losses.kl import kl
-from isthmus.finetuning.losses.listwise import listwise
-from isthmus.finetuning.losses.margin_mse import margin_mse
+from isthmus.finetuning.losses import kl, listwise, losses, margin_mse
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 

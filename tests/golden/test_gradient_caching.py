@@ -10,8 +10,8 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import Encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
-from isthmus.finetuning.losses._base import losses
-from isthmus.finetuning.regularizers._base import regularizers
+from isthmus.finetuning.losses import losses
+from isthmus.finetuning.regularizers import regularizers
 from isthmus.finetuning.sparsity import SparseTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer

@@ -8,8 +8,7 @@ import torch
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
-from isthmus.finetuning.losses._base import losses
-from isthmus.finetuning.losses.keep import keep
+from isthmus.finetuning.losses import keep, losses
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 

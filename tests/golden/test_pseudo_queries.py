@@ -15,7 +15,7 @@ from isthmus.collections import Corpus, Problems
 from isthmus.errors import InputError, SettingsError
 from isthmus.finetuning.pairs import without
 from isthmus.finetuning.pseudo_collection import PseudoCollection, held_out_documents
-from isthmus.finetuning.pseudo_queries._base import PseudoQuery, drawn, sources
+from isthmus.finetuning.pseudo_queries import PseudoQuery, drawn, sources
 from isthmus.finetuning.settings import PseudoQuerySettings
 from isthmus.records import Document
 

@@ -10,9 +10,7 @@ import torch
 from tests.golden.loops import numerical_gradient
 
 from isthmus.errors import SettingsError
-from isthmus.finetuning.regularizers._base import regularizers
-from isthmus.finetuning.regularizers.flops import flops
-from isthmus.finetuning.regularizers.l1 import l1
+from isthmus.finetuning.regularizers import flops, l1, regularizers
 
 Rows = list[list[float]]
 

@@ -13,7 +13,7 @@ from transformers import BertForSequenceClassification
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.finetuning.cross_encoder_task import CrossEncoderTask, CrossExamples
-from isthmus.finetuning.losses._base import losses
+from isthmus.finetuning.losses import losses
 from isthmus.finetuning.pairs import LabelledQueries, TaughtScores
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import Classifier

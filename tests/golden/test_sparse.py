@@ -14,8 +14,8 @@ from tests.golden.loops import check_all_weights, plain_head
 
 from isthmus.encoders.query_terms import QueryTerms
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings, term_weights
-from isthmus.finetuning.losses._base import losses
-from isthmus.finetuning.regularizers._base import regularizers
+from isthmus.finetuning.losses import losses
+from isthmus.finetuning.regularizers import regularizers
 from isthmus.finetuning.sparsity import SparseTask
 from isthmus.nn import heads, vocabulary_product
 from isthmus.nn.backbone import Backbone

@@ -12,8 +12,8 @@ import torch
 
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import SettingsError
-from isthmus.finetuning.losses._base import losses
-from isthmus.finetuning.regularizers._base import Regularizer, WeightController, regularizers
+from isthmus.finetuning.losses import losses
+from isthmus.finetuning.regularizers import Regularizer, WeightController, regularizers
 from isthmus.finetuning.sparsity import SparseTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer

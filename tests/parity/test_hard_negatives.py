@@ -14,7 +14,7 @@ from tests.factories import training_corpus, write_collection
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.mining.mine import mine
-from isthmus.finetuning.negatives._base import negative_sources
+from isthmus.finetuning.negatives import negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query

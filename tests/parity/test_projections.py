@@ -16,7 +16,7 @@ from torch import nn
 from transformers import BertModel
 
 from isthmus.encoders import DenseEncoder, load_encoder
-from isthmus.finetuning.kinds._base import KINDS
+from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.records import Document
 from isthmus.text.new_tokenizer import new_tokenizer

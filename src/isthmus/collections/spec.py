@@ -8,12 +8,10 @@ from pathlib import Path
 
 from isthmus.collections.collection import Collection, Corpus
 from isthmus.collections.files import find_file, plain_name, require_file
+from isthmus.collections.formats import FORMATS
 from isthmus.collections.formats.folder import conversions, tally, texts_in
 from isthmus.collections.problems import Problems
 from isthmus.errors import InputError, readable, shown
-from isthmus.registry import Registry
-
-FORMATS = Registry("isthmus.collections.formats", "collection format")
 
 _RECOGNISED = (
     "a BEIR folder (corpus.jsonl), an MS MARCO folder (collection.tsv), DPR's (psgs_w100.tsv), a "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.encoders.encoder import Encoder
-from isthmus.finetuning.losses._base import Loss
+from isthmus.finetuning.losses import Loss
 from isthmus.finetuning.pairs import one_matrix
 from isthmus.finetuning.similarity import group_similarities, similarities
 from isthmus.training.parallel import gather, in_chunks, rank

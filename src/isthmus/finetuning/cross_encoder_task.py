@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.encoders.cross import CrossEncoder, Pairing
-from isthmus.finetuning.losses._base import Loss
+from isthmus.finetuning.losses import Loss
 from isthmus.finetuning.mining.candidates import Rows
 from isthmus.finetuning.pairs import Group, LabelledQueries, PairExamples, TaughtScores
 from isthmus.nn.packing import token_places

@@ -15,7 +15,7 @@ from isthmus.collections import Collection
 from isthmus.errors import SettingsError, choices
 from isthmus.evaluation.measures import parse_measure, per_query
 from isthmus.finetuning.mining.candidates import NOTHING, Scores, TrainingCorpus, candidates
-from isthmus.finetuning.negatives.bm25 import Bm25
+from isthmus.finetuning.negatives import Bm25
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.settings import SHORTEST, USUAL_SPLITS, DevelopmentSettings
 from isthmus.progress import notice, waiting

@@ -9,9 +9,10 @@ from itertools import count, takewhile
 from isthmus.collections import Collection, Corpus, open_corpus
 from isthmus.config.models import model_folder, named_at
 from isthmus.errors import SettingsError
-from isthmus.finetuning.kinds._base import KINDS, Kind
+from isthmus.finetuning.kinds import Kind
 from isthmus.finetuning.mining.candidates import PassageCorpus, searched
-from isthmus.finetuning.negatives._base import listed
+from isthmus.finetuning.negatives import listed
+from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.indexes.index import Index
 from isthmus.progress import track

@@ -17,12 +17,12 @@ from isthmus.config.models import model_folder, named_at
 from isthmus.config.recipes import merged
 from isthmus.errors import IsthmusError, SettingsError, choices
 from isthmus.finetuning.development import development_split
-from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.mining.candidates import CorpusIds
+from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.resolved import ResolvedStage, outside, references, resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split, stage_collection, training_queries
-from isthmus.finetuning.teachers._base import INSTEAD
+from isthmus.finetuning.teachers import INSTEAD
 from isthmus.indexes.documents import blocks
 from isthmus.nn.classifier import check_classifier
 from isthmus.nn.pretrained import read_config

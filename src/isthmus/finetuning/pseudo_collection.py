@@ -16,7 +16,7 @@ import xxhash
 from isthmus.collections import Collection, Corpus
 from isthmus.config.output import whole_file
 from isthmus.errors import InputError
-from isthmus.finetuning.pseudo_queries._base import drawn, sources
+from isthmus.finetuning.pseudo_queries import drawn, sources
 from isthmus.finetuning.settings import PseudoQuerySettings
 from isthmus.progress import track
 from isthmus.records import Document, Query

@@ -10,11 +10,12 @@ from typing import Any
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.errors import SettingsError
 from isthmus.finetuning.development import check_development
-from isthmus.finetuning.kinds._base import KINDS, Kind
-from isthmus.finetuning.losses._base import Loss, losses, losses_with
-from isthmus.finetuning.negatives._base import Source, negative_sources
+from isthmus.finetuning.kinds import Kind
+from isthmus.finetuning.losses import Loss, losses, losses_with
+from isthmus.finetuning.negatives import Source, negative_sources
+from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.teachers._base import TeacherSource, teacher_source
+from isthmus.finetuning.teachers import TeacherSource, teacher_source
 from isthmus.training.trainer import check_trackers
 
 

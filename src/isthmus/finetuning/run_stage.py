@@ -18,7 +18,7 @@ from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_folder, named_at
 from isthmus.config.output import claimed, is_complete, notice_changes, refuse_inside, writing
 from isthmus.finetuning.development import Development, development_split, draw_development_set
-from isthmus.finetuning.losses._base import outweighed_batch
+from isthmus.finetuning.losses import outweighed_batch
 from isthmus.finetuning.merge import Merger, weights_of
 from isthmus.finetuning.mining.audit import audit, write_page
 from isthmus.finetuning.mining.candidates import Rows, TrainingCorpus
@@ -40,8 +40,7 @@ from isthmus.finetuning.stage_data import (
     training_queries,
     warn_of_test_splits,
 )
-from isthmus.finetuning.teachers._base import Teacher, taught_scores
-from isthmus.finetuning.teachers._check import check_teacher
+from isthmus.finetuning.teachers import Teacher, check_teacher, taught_scores
 from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise
 from isthmus.training.evaluation import evaluated

@@ -17,9 +17,9 @@ from isthmus.encoders.encoder import Encoder, pad
 from isthmus.encoders.sparse import SparseEncoder
 from isthmus.errors import TrainingError
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
-from isthmus.finetuning.losses._base import Loss
+from isthmus.finetuning.losses import Loss
 from isthmus.finetuning.pairs import PairExamples
-from isthmus.finetuning.regularizers._base import (
+from isthmus.finetuning.regularizers import (
     SIDES,
     Regularizer,
 )

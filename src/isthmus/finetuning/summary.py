@@ -11,8 +11,8 @@ from rich.text import Text
 
 from isthmus.config.output import read_snapshot
 from isthmus.evaluation.tables import Cell, Table, format_score
-from isthmus.finetuning.kinds._base import KINDS
-from isthmus.finetuning.negatives._base import listed, negative_sources
+from isthmus.finetuning.negatives import listed, negative_sources
+from isthmus.finetuning.registries import KINDS
 
 SUMMARY = "stages.md"
 

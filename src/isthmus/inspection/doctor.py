@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from isthmus.collections import Collection, Corpus, Problems, open_corpus
+from isthmus.collections.formats import FORMATS
 from isthmus.collections.formats.folder import Folder
-from isthmus.collections.spec import FORMATS
 from isthmus.config.cache import cache_folder
 from isthmus.config.models import PACKAGE, model_folder, on_this_disk
 from isthmus.config.output import SNAPSHOT

@@ -12,28 +12,44 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from isthmus.collections.formats import FORMATS
 from isthmus.config import Recipe, shipped_recipes
 from isthmus.config.recipes import PROTOCOL_VERB
 from isthmus.config.setting_list import settings_in
 from isthmus.errors import InputError, SettingsError, choices, similar
-from isthmus.registry import Registry
+from isthmus.finetuning.registries import (
+    KINDS,
+    LOSSES,
+    NEGATIVES,
+    PSEUDO_QUERIES,
+    REGULARIZERS,
+    TEACHERS,
+)
+from isthmus.pretraining.registries import (
+    BOTTLENECKS,
+    CORRUPTIONS,
+    DECODERS,
+    OBJECTIVES,
+    PROBES,
+    VIEWS,
+)
+from isthmus.retrieval.fusion import fusions
 
-# By name, not by import: listing must not load what it lists.
 _PARTS = {
-    "view": "isthmus.pretraining.views",
-    "corruption": "isthmus.pretraining.corruption",
-    "bottleneck": "isthmus.pretraining.bottlenecks",
-    "decoder": "isthmus.pretraining.decoders",
-    "objective": "isthmus.pretraining.objectives",
-    "probe": "isthmus.pretraining.probes",
-    "encoder": "isthmus.finetuning.kinds",
-    "negatives": "isthmus.finetuning.negatives",
-    "teacher": "isthmus.finetuning.teachers",
-    "loss": "isthmus.finetuning.losses",
-    "regularizer": "isthmus.finetuning.regularizers",
-    "pseudo-queries": "isthmus.finetuning.pseudo_queries",
-    "fusion": "isthmus.retrieval.fusion",
-    "collection": "isthmus.collections.formats",
+    "view": VIEWS,
+    "corruption": CORRUPTIONS,
+    "bottleneck": BOTTLENECKS,
+    "decoder": DECODERS,
+    "objective": OBJECTIVES,
+    "probe": PROBES,
+    "encoder": KINDS,
+    "negatives": NEGATIVES,
+    "teacher": TEACHERS,
+    "loss": LOSSES,
+    "regularizer": REGULARIZERS,
+    "pseudo-queries": PSEUDO_QUERIES,
+    "fusion": fusions,
+    "collection": FORMATS,
 }
 # The settings in a recipe of parts that are mere functions.
 _SHARED = {"loss": "LossSettings", "regularizer": "RegularizerSettings"}
@@ -129,23 +145,22 @@ def _in_full(recipe: Recipe) -> Entry:
 
 
 def _parts() -> Iterator[Entry]:
-    for type_, package in _PARTS.items():
-        registry = Registry(package, type_)
+    for type_, registry in _PARTS.items():
         yield from (Entry(type_, name, registry.summary(name)) for name in registry.names())
 
 
 def _types(name: str) -> Iterable[str]:
     """The types of parts of which one has this name."""
-    return [type_ for type_, package in _PARTS.items() if name in Registry(package, type_).names()]
+    return [type_ for type_, registry in _PARTS.items() if name in registry.names()]
 
 
 def _part(type_: str, name: str) -> Entry:
     """A part with its settings."""
-    registry = Registry(_PARTS[type_], type_)
+    registry = _PARTS[type_]
     part, summary = registry.load(name), registry.summary(name)
     settings = getattr(part, "Settings", None)
     if type_ in _SHARED:
-        settings = getattr(importlib.import_module(f"{_PARTS[type_]}._base"), _SHARED[type_])
+        settings = getattr(importlib.import_module(registry.place), _SHARED[type_])
     lines = [f"{type_} {name}: {summary}"]
     for one in settings_in(settings) if settings is not None else ():
         about = ": ".join(filter(None, (one.values, one.meaning)))

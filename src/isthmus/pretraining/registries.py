@@ -1,4 +1,4 @@
-"""The parts of a recipe by name, none of them imported."""
+"""The registries of pre-training and the decorators that fill them; no part is imported here."""
 
 from isthmus.registry import Registry
 
@@ -8,3 +8,10 @@ BOTTLENECKS = Registry("isthmus.pretraining.bottlenecks", "bottleneck")
 DECODERS = Registry("isthmus.pretraining.decoders", "decoder")
 OBJECTIVES = Registry("isthmus.pretraining.objectives", "objective")
 PROBES = Registry("isthmus.pretraining.probes", "probe")
+
+view = VIEWS.register
+corruption = CORRUPTIONS.register
+bottleneck = BOTTLENECKS.register
+decoder = DECODERS.register
+objective = OBJECTIVES.register
+probe = PROBES.register

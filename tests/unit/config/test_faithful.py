@@ -12,9 +12,9 @@ import pytest
 
 from isthmus.config import Settings, plain_yaml, shipped_recipes
 from isthmus.config.recipes import Recipe, merged
-from isthmus.finetuning.losses._base import LossSettings
-from isthmus.finetuning.negatives._base import NEGATIVES
-from isthmus.finetuning.regularizers._base import RegularizerSettings
+from isthmus.finetuning.losses import LossSettings
+from isthmus.finetuning.registries import NEGATIVES
+from isthmus.finetuning.regularizers import RegularizerSettings
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.pretraining.registries import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
 from isthmus.pretraining.settings import PretrainSettings

@@ -14,9 +14,9 @@ from isthmus.collections import Problems
 from isthmus.finetuning.mining.audit import Audit, audit, page
 from isthmus.finetuning.mining.candidates import MiningSettings, Ranker, Rows, TrainingCorpus
 from isthmus.finetuning.mining.mine import mine
-from isthmus.finetuning.negatives._base import Source
+from isthmus.finetuning.negatives import Source
 from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
-from isthmus.finetuning.teachers._base import Teacher
+from isthmus.finetuning.teachers import Teacher
 from isthmus.records import Query, Ranking
 from isthmus.text.new_tokenizer import new_tokenizer
 

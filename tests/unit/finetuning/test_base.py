@@ -11,8 +11,9 @@ import torch
 
 from isthmus.config import resolve
 from isthmus.errors import SettingsError
-from isthmus.finetuning.losses._base import LOSSES, losses, outweighed_batch
-from isthmus.finetuning.regularizers._base import regularizers
+from isthmus.finetuning.losses import losses, outweighed_batch
+from isthmus.finetuning.registries import LOSSES
+from isthmus.finetuning.regularizers import regularizers
 from isthmus.finetuning.resolved import resolve_stage
 from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings

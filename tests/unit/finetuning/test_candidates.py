@@ -28,7 +28,7 @@ from isthmus.finetuning.mining.candidates import (
 )
 from isthmus.finetuning.mining.candidates import candidates as ranked
 from isthmus.finetuning.mining.mine import mine
-from isthmus.finetuning.negatives._base import Source, negative_sources
+from isthmus.finetuning.negatives import Source, negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query, Ranking, Run

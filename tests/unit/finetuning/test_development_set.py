@@ -33,9 +33,9 @@ from isthmus.finetuning.development import (
     development_split,
     draw_development_set,
 )
-from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, labelled_queries
+from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import DevelopmentSettings, FinetuneSettings
 from isthmus.finetuning.summary import result

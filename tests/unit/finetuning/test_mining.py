@@ -21,10 +21,10 @@ from isthmus.finetuning.mining.candidates import (
     TrainingCorpus,
 )
 from isthmus.finetuning.mining.mine import epochs_of, mine
-from isthmus.finetuning.negatives._base import Source, negative_sources
+from isthmus.finetuning.negatives import Source, negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.teachers._base import Teacher
+from isthmus.finetuning.teachers import Teacher
 from isthmus.records import Document, Query, Ranking
 from isthmus.text.corpus import tokenise
 from isthmus.text.new_tokenizer import new_tokenizer

@@ -13,7 +13,7 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.errors import SettingsError
 from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.mining.mine import mine
-from isthmus.finetuning.negatives._base import negative_sources
+from isthmus.finetuning.negatives import negative_sources
 from isthmus.finetuning.pairs import PairExamples
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import cutter_of, stage_collection, training_queries

@@ -11,8 +11,8 @@ import torch
 
 from isthmus.encoders import DenseEncoder, DenseSettings
 from isthmus.finetuning.development import DevelopmentSet
-from isthmus.finetuning.kinds._base import KINDS
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples
+from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document, Query

@@ -10,7 +10,7 @@ import torch
 
 from isthmus.config import resolve
 from isthmus.errors import SettingsError, TrainingError
-from isthmus.finetuning.regularizers._base import regularizers, settled
+from isthmus.finetuning.regularizers import regularizers, settled
 from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.sparsity import StopWhenEmpty, active_terms

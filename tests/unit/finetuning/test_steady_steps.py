@@ -15,9 +15,9 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import Encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.finetuning.bi_encoder_task import BiEncoderTask
-from isthmus.finetuning.losses._base import losses
+from isthmus.finetuning.losses import losses
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, TaughtScores
-from isthmus.finetuning.regularizers._base import ControlWeights, regularizers
+from isthmus.finetuning.regularizers import ControlWeights, regularizers
 from isthmus.finetuning.sparsity import SparseTask
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.kernels.bert_layer import Rates

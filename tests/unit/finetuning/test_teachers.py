@@ -19,11 +19,9 @@ from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loader import load_reranker
 from isthmus.errors import InputError, MismatchError
 from isthmus.finetuning.mining.candidates import Candidates, TrainingCorpus
-from isthmus.finetuning.negatives.bm25 import Bm25
-from isthmus.finetuning.negatives.retriever import Retriever
+from isthmus.finetuning.negatives import Bm25, Retriever
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples
-from isthmus.finetuning.teachers._base import Teacher, taught_scores, teacher_source
-from isthmus.finetuning.teachers.hybrid import standard_scores
+from isthmus.finetuning.teachers import Teacher, standard_scores, taught_scores, teacher_source
 from isthmus.records import Query
 from isthmus.text.new_tokenizer import new_tokenizer
 

@@ -9,7 +9,7 @@ from isthmus.collections import Judged, open_collection
 from isthmus.errors import SettingsError
 from isthmus.evaluation.query_scores import check_measures, counts_answers
 from isthmus.finetuning.development import development_split, is_test
-from isthmus.finetuning.kinds._base import KINDS
+from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stage_data import check_split
 

@@ -1,4 +1,4 @@
-"""BEIR folders: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, compressed or not."""
+"""BEIR folders."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.files import find_file, fingerprint, plain_name, require_file
+from isthmus.collections.formats import collection_format
 from isthmus.collections.formats.jsonl import Jsonl
 from isthmus.collections.problems import Problems
 from isthmus.collections.query_files import read_queries
@@ -18,8 +19,9 @@ from isthmus.config.output import whole_folder
 from isthmus.records import Document, Query
 
 
+@collection_format("beir")
 class Beir(Collection):
-    """The collection in one BEIR folder."""
+    """BEIR folders: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, compressed or not."""
 
     def __init__(self, folder: str | Path, problems: Problems | None = None) -> None:
         self.folder = Path(folder)

@@ -1,8 +1,4 @@
-"""Documentation of Python packages: a real collection that every machine already holds.
-
-A document is the documentation string of one public object; its query is the first sentence,
-taken out. Splits go by top-level package, so that nothing leaks from training into test.
-"""
+"""Documentation of Python packages."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from typing import Self
 import xxhash
 
 from isthmus.collections.collection import Collection, choose_split
+from isthmus.collections.formats import collection_format
 from isthmus.collections.problems import Problems
 from isthmus.collections.sources import Package, installed_sources
 from isthmus.progress import Bar, notice
@@ -37,8 +34,12 @@ _NOT_PROSE = re.compile(r"\w+ ?\(.*\)( ?:|$)|[\w.]+\(|Alias for field number", r
 _MARKUP_LINE = re.compile(r"^\s*(\W{3,}|>>>.*|\.\. .*|[:@]\w+.*|[-*] .*)$", re.MULTILINE)
 
 
+@collection_format("docstrings")
 class Docstrings(Collection):
-    """The documentation strings of the standard library and of installed packages.
+    """Documentation of Python packages: a real collection that every machine already holds.
+
+    A document is the documentation string of one public object; its query is the first sentence,
+    taken out. Splits go by top-level package, so that nothing leaks from training into test.
 
     `packages` are import names, "stdlib" for the standard library (None: everything found).
     `splits` gives the top-level packages of each split, all others are in "train".

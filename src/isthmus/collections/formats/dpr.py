@@ -1,8 +1,4 @@
-"""DPR's folders: psgs_w100.tsv with training JSON, and questions with answers (NQ, TriviaQA).
-
-Questions are read from DPR's training files (`biencoder-nq-train.json`: positives by passage id)
-and from its `nq-test.qa.csv`, compressed or not.
-"""
+"""DPR's folders."""
 
 from __future__ import annotations
 
@@ -16,6 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened, screened_queries
 from isthmus.collections.files import fingerprint, lines, open_bytes, plain_name, require_file
+from isthmus.collections.formats import collection_format
 from isthmus.collections.problems import Problems
 from isthmus.errors import InputError, needing, shown
 from isthmus.records import Document, Query
@@ -35,8 +32,14 @@ class Question(NamedTuple):
     positives: list[str]
 
 
+@collection_format("dpr")
 class Dpr(Collection):
-    """Passages (id, text, title), and a split for every file of questions.
+    """DPR's folders: psgs_w100.tsv with training JSON, and questions with answers (NQ, TriviaQA).
+
+    Questions are read from DPR's training files (`biencoder-nq-train.json`: positives by passage
+    id) and from its `nq-test.qa.csv`, compressed or not.
+
+    Passages (id, text, title), and a split for every file of questions.
 
     A split has the name of its file without `biencoder-`, `.qa` and endings, `nq-train` say; where
     two would have the same, the training file is read. Its judgements are the positives of training

@@ -1,4 +1,4 @@
-"""A folder of text, markdown and HTML files: every file is one document."""
+"""Folders of text, markdown and HTML files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from urllib.parse import quote
 from isthmus.collections.collection import Corpus
 from isthmus.collections.document_checks import screened
 from isthmus.collections.files import UTF_16_MARKS, fingerprint, open_bytes, report_encoding
+from isthmus.collections.formats import collection_format
 from isthmus.collections.html_text import decoded_html, read_html
 from isthmus.collections.markdown_text import read_markdown, titled
 from isthmus.collections.metadata import Others
@@ -36,14 +37,16 @@ _SHOWN = 6  # kinds of files
 _READING = 4  # one more whenever other texts are read of the same Markdown and HTML
 
 
+@collection_format("folder")
 class Folder(Corpus):
-    """The documents in a folder and the folders below it, hidden ones left out.
+    """A folder of text, markdown and HTML files: every file is one document.
 
-    The id is the path below the folder, with forward slashes, and %20 for a space. The title is
-    that of a Markdown file's front matter or of an HTML page, or else its first heading, which is
-    no part of the text; what else front matter says is metadata. Files without any text are left
-    out, and counted; those that cannot be read are skipped and named, unless problems are refused.
-    Texts are UTF-8, or UTF-16 with its mark; an HTML page is in the encoding that it declares.
+    Files in folders below it count too, hidden ones do not. The id is the path below the
+    folder, with forward slashes, and %20 for a space. The title is that of a Markdown file's
+    front matter or of an HTML page, or else its first heading, which is no part of the text;
+    what else front matter says is metadata. Files without any text are left out, and counted;
+    those that cannot be read are skipped and named, unless problems are refused. Texts are
+    UTF-8, or UTF-16 with its mark; an HTML page is in the encoding that it declares.
     """
 
     in_passages = True  # files are as long as they are: few fit an encoder

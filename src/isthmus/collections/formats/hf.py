@@ -1,4 +1,4 @@
-"""Hugging Face data sets, by name or as a local folder of parquet, jsonl or arrow files."""
+"""Hugging Face data sets."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from isthmus.collections import fields
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened, screened_queries
 from isthmus.collections.files import fingerprint
+from isthmus.collections.formats import collection_format
 from isthmus.collections.metadata import Others
 from isthmus.collections.problems import Problems
 from isthmus.collections.trec import add_judgement, is_grade
@@ -30,8 +31,11 @@ _JUDGEMENT = {
 }
 
 
+@collection_format("hf")
 class Hf(Collection):
-    """A data set's rows as documents; its id column, or else the row's number, is the id.
+    """Hugging Face data sets, by name or as a local folder of parquet, jsonl or arrow files.
+
+    A data set's rows as documents; its id column, or else the row's number, is the id.
 
     Columns other than id, title and text are metadata.
     A data set with the configurations "corpus", "queries" and "default" or "qrels", as MTEB

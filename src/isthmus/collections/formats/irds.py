@@ -1,4 +1,4 @@
-"""Data sets of ir_datasets by their ids; an id may name one split or their parent."""
+"""Data sets of ir_datasets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import xxhash
 
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened, screened_queries
+from isthmus.collections.formats import collection_format
 from isthmus.collections.metadata import Others
 from isthmus.collections.problems import Problems
 from isthmus.errors import InputError, choices, needing
@@ -19,8 +20,12 @@ from isthmus.records import Document, Query
 _TEXTS = ("text", "body", "abstract")
 
 
+@collection_format("irds")
 class Irds(Collection):
-    """A data set that ir_datasets knows, fetched by it when first read."""
+    """Data sets of ir_datasets by their ids; an id may name one split or their parent.
+
+    A data set that ir_datasets knows, fetched by it when first read.
+    """
 
     def __init__(self, identifier: str, problems: Problems | None = None) -> None:
         with needing("ir_datasets", extra="irds", needed_for=f"irds:{identifier}"):

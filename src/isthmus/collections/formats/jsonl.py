@@ -1,4 +1,4 @@
-"""One JSON object per line: an id, a text, perhaps a title; whatever else it has is metadata."""
+"""Files of JSON objects."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from isthmus.collections.fields import (
     text,
 )
 from isthmus.collections.files import fingerprint, require_file
+from isthmus.collections.formats import collection_format
 from isthmus.collections.metadata import Others
 from isthmus.collections.problems import Problems
 from isthmus.records import Document
 
 
+@collection_format("jsonl")
 class Jsonl(Corpus):
-    """The documents of one jsonl file, compressed or not."""
+    """One JSON object per line: an id, a text, perhaps a title; the rest is metadata."""
 
     def __init__(self, file: str | Path, problems: Problems | None = None) -> None:
         self.file = Path(file)

@@ -1,4 +1,4 @@
-"""MS MARCO: collection.tsv, with queries.SPLIT.tsv and qrels.SPLIT.tsv beside it."""
+"""MS MARCO's files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from isthmus.collections.collection import Collection, choose_split
 from isthmus.collections.document_checks import screened
 from isthmus.collections.files import find_file, fingerprint, plain_name, require_file, tab_lines
+from isthmus.collections.formats import collection_format
 from isthmus.collections.problems import Problems
 from isthmus.collections.query_files import read_queries
 from isthmus.collections.trec import read_judgements
@@ -16,8 +17,11 @@ from isthmus.errors import InputError
 from isthmus.records import Document, Query
 
 
+@collection_format("msmarco")
 class Msmarco(Collection):
-    """The passages (id, text) or documents (id, address, title, text) of one tsv file.
+    """MS MARCO: collection.tsv, with queries.SPLIT.tsv and qrels.SPLIT.tsv beside it.
+
+    The passages (id, text) or documents (id, address, title, text) of one tsv file.
 
     Queries and judgements are those in the same folder; a split is what stands between
     "qrels." and ".tsv" in a file's name, and "all" where nothing does.

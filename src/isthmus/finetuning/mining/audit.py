@@ -19,9 +19,9 @@ from isthmus.config.output import whole_file, writing
 from isthmus.evaluation.tables import page as framed
 from isthmus.finetuning.mining.candidates import NOTHING, TrainingCorpus
 from isthmus.finetuning.mining.mine import Mined, lowest_by, lowest_ranked
-from isthmus.finetuning.negatives._base import Source
+from isthmus.finetuning.negatives import Source
 from isthmus.finetuning.pairs import LabelledQueries
-from isthmus.finetuning.teachers._base import Teacher
+from isthmus.finetuning.teachers import Teacher
 from isthmus.progress import track
 from isthmus.records import Document
 

@@ -19,9 +19,9 @@ from isthmus.finetuning.mining.candidates import (
     TrainingCorpus,
     candidates,
 )
-from isthmus.finetuning.negatives._base import Source
+from isthmus.finetuning.negatives import Source
 from isthmus.finetuning.pairs import LabelledQueries
-from isthmus.finetuning.teachers._base import Teacher, padded
+from isthmus.finetuning.teachers import Teacher, padded
 from isthmus.progress import notice
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.training.settings import TrainingSettings

@@ -7,11 +7,16 @@ from torch import Tensor
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Bottleneck, first_states
+from isthmus.pretraining.registries import bottleneck
 from isthmus.training.task import Batch
 
 
+@bottleneck("cls")
 class Cls(Bottleneck):
-    """H_0."""
+    """The [CLS] state itself.
+
+    H_0.
+    """
 
     reads = "first"
 

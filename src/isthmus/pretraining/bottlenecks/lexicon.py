@@ -12,6 +12,7 @@ from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Bottleneck
+from isthmus.pretraining.registries import bottleneck
 from isthmus.training.task import Batch
 
 
@@ -24,8 +25,11 @@ class LexiconSettings(Settings):
     )
 
 
+@bottleneck("lexicon")
 class Lexicon(Bottleneck):
-    """b = stop_gradient(E)ᵀ a, a = softmax(max_i head(H_i)) or log1p(relu(max_i head(H_i))) / sum.
+    """A distribution over the vocabulary, times the word embeddings (LexMAE, ICLR 2023).
+
+    b = stop_gradient(E)ᵀ a, a = softmax(max_i head(H_i)) or log1p(relu(max_i head(H_i))) / sum.
 
     The maximum runs over the positions of tokens that are not special; a token that the encoder
     sees as [MASK] is one of them. The saturated form is the weight of a sparse retriever, so its

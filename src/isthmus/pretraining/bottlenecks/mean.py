@@ -7,11 +7,16 @@ from torch import Tensor
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Bottleneck, mean_states
+from isthmus.pretraining.registries import bottleneck
 from isthmus.training.task import Batch
 
 
+@bottleneck("mean")
 class Mean(Bottleneck):
-    """The mean of H over the tokens of a text."""
+    """The mean of the hidden states, for encoders that retrieve with it.
+
+    The mean of H over the tokens of a text.
+    """
 
     requires = frozenset({"hidden_states", "attention_mask"})
     trains = "mean"

@@ -7,12 +7,17 @@ from torch import Tensor, nn
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Bottleneck, first_states
+from isthmus.pretraining.registries import bottleneck
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
 
+@bottleneck("projected_cls")
 class ProjectedCls(Bottleneck):
-    """W H_0 + c."""
+    """The [CLS] state through a linear map with bias, which is dropped with the decoder (CDMAE).
+
+    W H_0 + c.
+    """
 
     reads = "first"
 

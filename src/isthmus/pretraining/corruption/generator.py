@@ -18,6 +18,7 @@ from isthmus.pretraining.corruption._budget import MaskingSettings, most_hidden
 from isthmus.pretraining.corruption.uniform import CHOICE_STREAM, Uniform
 from isthmus.pretraining.labels import IGNORED, Vocabulary, at_places, places_of
 from isthmus.pretraining.parts import Corruption
+from isthmus.pretraining.registries import corruption
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -38,8 +39,11 @@ class GeneratorSettings(MaskingSettings):
     )
 
 
+@corruption("generator")
 class Generator(Uniform):
-    """Uniformly chosen tokens, masked, then sampled from the generator's softmax.
+    """Replaces masked tokens by samples of a frozen masked language model (SimLM, ACL 2023).
+
+    Uniformly chosen tokens, masked, then sampled from the generator's softmax.
 
     Sampling follows the generator's own arithmetic, so another device may draw another token where
     two are almost equally likely.

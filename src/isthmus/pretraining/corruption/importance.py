@@ -20,6 +20,7 @@ from isthmus.pretraining.corruption._budget import (
 )
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Column, Corruption
+from isthmus.pretraining.registries import corruption
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.ngrams import NgramCounts, count_ngrams
 from isthmus.text.pmi import pmi_column
@@ -38,8 +39,11 @@ class ImportanceSettings(MaskingSettings):
     memory: float = Field(1.0, gt=0, description="GiB that counting n-grams may use")
 
 
+@corruption("importance")
 class Importance(Corruption):
-    """The floor(rate · n) tokens with the largest t_i ~ Normal(AMI(i), sigma).
+    """Masks what is tied to its neighbours: PMI-guided masking (CDMAE), on n-gram statistics.
+
+    The floor(rate · n) tokens with the largest t_i ~ Normal(AMI(i), sigma).
 
     AMI(i) is the mean PMI of the n-grams (n = 2, 3, 4) that end in token i plus the mean PMI of
     those that begin in it, over the n-grams inside the text.

@@ -14,6 +14,7 @@ from isthmus.pretraining.corruption._budget import MaskingSettings, choose_unifo
 from isthmus.pretraining.corruption.uniform import CHOICE_STREAM
 from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.parts import Corruption
+from isthmus.pretraining.registries import corruption
 from isthmus.training.task import Batch
 
 
@@ -23,8 +24,13 @@ class NestedSettings(MaskingSettings):
     rate: float = Field(0.50, ge=0, lt=1, description="share of non-special tokens hidden in all")
 
 
+@corruption("nested")
 class Nested(Corruption):
-    """The encoder's k positions, and others until round(rate · n) of the n tokens are hidden.
+    """Masks what the encoder's side masked and more: the decoder sees nothing that it could not.
+
+    LexMAE (ICLR 2023), section 3.3: the decoder's mask is the encoder's with an extra one on top.
+
+    The encoder's k positions, and others until round(rate · n) of the n tokens are hidden.
 
     Of the n - k others that is a share of (rate - encoder's rate) / (1 - encoder's rate).
     """

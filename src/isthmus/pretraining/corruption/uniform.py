@@ -9,13 +9,18 @@ from torch import Tensor
 from isthmus.pretraining.corruption._budget import budget, choose_uniformly, most_hidden
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Corruption
+from isthmus.pretraining.registries import corruption
 from isthmus.training.task import Batch
 
 CHOICE_STREAM = 2
 
 
+@corruption("uniform")
 class Uniform(Corruption):
-    """Exactly round(rate · n) of a text's n non-special tokens, each set equally likely."""
+    """Masks single tokens drawn uniformly, then 80/10/10.
+
+    Exactly round(rate · n) of a text's n non-special tokens, each set equally likely.
+    """
 
     streams: ClassVar[tuple[int, ...]] = (CHOICE_STREAM,)
 

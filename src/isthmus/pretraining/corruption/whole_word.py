@@ -10,13 +10,17 @@ from torch import Tensor
 from isthmus.pretraining.corruption._budget import budget, most_hidden
 from isthmus.pretraining.labels import Vocabulary, is_synchronous
 from isthmus.pretraining.parts import Corruption
+from isthmus.pretraining.registries import corruption
 from isthmus.training.task import Batch
 
 _WORD_STREAM = 3
 
 
+@corruption("whole_word")
 class WholeWord(Corruption):
-    """Words in random order, skipping any that would exceed round(rate · n) tokens.
+    """Masks whole words, found with the tokenizer's word_ids, within the same budget.
+
+    Words in random order, skipping any that would exceed round(rate · n) tokens.
 
     All pieces of a word are chosen or none. Where every word is longer than the budget, nothing
     is masked and the text has no label.

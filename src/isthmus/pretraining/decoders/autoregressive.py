@@ -15,6 +15,7 @@ from isthmus.nn.layers import Layer
 from isthmus.pretraining.decoders._shared import layout_of, own_positions
 from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.parts import Decoder
+from isthmus.pretraining.registries import decoder
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -27,8 +28,11 @@ class AutoregressiveSettings(Settings):
     )
 
 
+@decoder("autoregressive")
 class Autoregressive(Decoder):
-    """Unmasked embeddings, row 0 the bottleneck; a pre-norm causal layer, a final LayerNorm.
+    """One causal layer that tells the text token by token from the bottleneck.
+
+    Unmasked embeddings, row 0 the bottleneck; a pre-norm causal layer, a final LayerNorm.
 
     Row i predicts token i + 1: row 0 the first token, the last token's row the closing [SEP].
     """

@@ -23,6 +23,7 @@ from isthmus.pretraining.decoders._shared import (
 )
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Decoder
+from isthmus.pretraining.registries import decoder
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -35,8 +36,15 @@ class BidirectionalSettings(StackSettings):
     )
 
 
+@decoder("bidirectional")
 class Bidirectional(Decoder):
-    """Embeddings of the corrupted text, row 0 replaced by the bottleneck, and N layers."""
+    """Layers that see both ways and fill in what the decoder's corruption hid.
+
+    Auto-encoding (SimLM, CoT-MAE, CDMAE and the bag-of-words paper's own baseline) and, with a
+    head of its own, LexMAE's decoder.
+
+    Embeddings of the corrupted text, row 0 replaced by the bottleneck, and N layers.
+    """
 
     Settings = BidirectionalSettings
     settings: BidirectionalSettings

@@ -11,6 +11,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.decoders._shared import Stack, StackSettings, labelled, layout_of
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Decoder
+from isthmus.pretraining.registries import decoder
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -24,8 +25,11 @@ class CondenserSettings(StackSettings):
     )
 
 
+@decoder("condenser")
 class Condenser(Decoder):
-    """Layers over [bottleneck ; layer-k states of the other tokens], the encoder's own labels.
+    """The Condenser head (EMNLP 2021): late [CLS] beside early states of the other tokens.
+
+    Layers over [bottleneck ; layer-k states of the other tokens], the encoder's own labels.
 
     What the early states lack can only come through the late [CLS]. Both are of the same text,
     also where a view shows two.

@@ -14,6 +14,7 @@ from isthmus.nn.randomness import draw_visibility
 from isthmus.pretraining.decoders._shared import layout_of, own_positions, position_rows
 from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.parts import Decoder
+from isthmus.pretraining.registries import decoder
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -26,8 +27,11 @@ class EnhancedSettings(Settings):
     rate: float = Field(0.50, gt=0, lt=1, description="share of words hidden from each row")
 
 
+@decoder("enhanced")
 class Enhanced(Decoder):
-    """Queries: bottleneck + position. Keys and values: the unmasked text, row 0 the bottleneck.
+    """Enhanced decoding (RetroMAE, EMNLP 2022): every position is rebuilt from its own sample.
+
+    Queries: bottleneck + position. Keys and values: the unmasked text, row 0 the bottleneck.
 
     Row i never sees column i, always column 0, and every other column unless its word is in row
     i's own sample. A word is in a sample with probability `rate`, whatever the others do: drawing

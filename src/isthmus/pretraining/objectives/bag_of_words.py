@@ -24,6 +24,7 @@ from isthmus.pretraining.parts import (
     first_states,
     mean_states,
 )
+from isthmus.pretraining.registries import objective
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -42,8 +43,14 @@ class BagOfWordsSettings(ObjectiveSettings):
     )
 
 
+@objective("bag_of_words")
 class BagOfWords(Objective):
-    """-(1/|T|) Σ_{t in T} log softmax(head(H_0))_t, T the set of the unmasked text's tokens.
+    """Bag of words: one vector predicts the set of the text's tokens; no decoder, nearly free.
+
+    "Drop your Decoder" (SIGIR 2024), equation 12. The equation writes h·Eᵀ; the authors' code uses
+    the full masked-LM head, and so does the default here.
+
+    -(1/|T|) Σ_{t in T} log softmax(head(H_0))_t, T the set of the unmasked text's tokens.
 
     `vector: mean` predicts from the mean of the hidden states instead of [CLS], for encoders that
     will retrieve with mean pooling; `target: partner` predicts the neighbouring text of a view that

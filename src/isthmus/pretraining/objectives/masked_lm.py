@@ -7,11 +7,16 @@ from torch import Tensor
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import IGNORED, Vocabulary, at_labels
 from isthmus.pretraining.parts import Objective
+from isthmus.pretraining.registries import objective
 from isthmus.training.task import Batch
 
 
+@objective("masked_lm")
 class MaskedLm(Objective):
-    """Cross-entropy of head(H_i) against the original token, at the masked positions i."""
+    """Masked language modelling: predicts the hidden tokens, head on labelled positions only.
+
+    Cross-entropy of head(H_i) against the original token, at the masked positions i.
+    """
 
     requires = frozenset({"hidden_states", "labels"})
     reads = "labels"

@@ -7,11 +7,16 @@ from torch import Tensor
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.parts import Objective, decoder_prediction
+from isthmus.pretraining.registries import objective
 from isthmus.training.task import Batch
 
 
+@objective("reconstruction")
 class Reconstruction(Objective):
-    """Cross-entropy of the decoder's logits, at its labelled positions."""
+    """Reconstruction: the decoder predicts the tokens that it labels.
+
+    Cross-entropy of the decoder's logits, at its labelled positions.
+    """
 
     requires = frozenset({"decoder_features", "decoder_targets", "decoder_labels"})
 

@@ -8,11 +8,15 @@ from torch import Tensor
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary, at_regular
 from isthmus.pretraining.parts import Objective
+from isthmus.pretraining.registries import objective
 from isthmus.training.task import Batch
 
 
+@objective("replaced_token")
 class ReplacedToken(Objective):
-    """Cross-entropy of head(H_i) against the original token, at every token that is not special.
+    """Replaced token: names the original token everywhere, replaced or not (SimLM, ACL 2023).
+
+    Cross-entropy of head(H_i) against the original token, at every token that is not special.
 
     Nothing marks a replaced token, so each may be one. The log also has the share of replaced
     tokens that are restored.

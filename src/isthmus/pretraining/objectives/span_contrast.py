@@ -13,6 +13,7 @@ from torch.nn import functional
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Objective, ObjectiveSettings, first_states
+from isthmus.pretraining.registries import objective
 from isthmus.training.parallel import gather, rank
 from isthmus.training.task import Batch
 
@@ -23,8 +24,13 @@ class SpanContrastSettings(ObjectiveSettings):
     temperature: float = Field(1.0, gt=0, description="dot products are divided by it")
 
 
+@objective("span_contrast")
 class SpanContrast(Objective):
-    """-log softmax over all other texts of <H_0, H_0'> / temperature, at the document's other text.
+    """Span contrast: the two texts of a document find each other among all of the batch.
+
+    coCondenser (ACL 2022), equation 6.
+
+    -log softmax over all other texts of <H_0, H_0'> / temperature, at the document's other text.
 
     The other texts are those of one pass on all processes. Gradient accumulation does not add to
     them.

@@ -11,11 +11,17 @@ from torch import Tensor
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Objective, first_states
+from isthmus.pretraining.registries import objective
 from isthmus.training.task import Batch
 
 
+@objective("term_frequency")
 class TermFrequency(Objective):
-    """|| head(H_0) - tf / ||tf||₂ ||², tf the counts of the unmasked text's tokens.
+    """Term frequency: [CLS] regresses the normalised term counts of the text.
+
+    The "MLM + CLS" baseline of the benchmark of pre-training for retrieval.
+
+    || head(H_0) - tf / ||tf||₂ ||², tf the counts of the unmasked text's tokens.
 
     Summed over the vocabulary: its mean would be thirty thousand times smaller, and vanish.
     """

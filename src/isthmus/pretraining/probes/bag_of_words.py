@@ -5,11 +5,16 @@ from __future__ import annotations
 from isthmus.pretraining.objectives.bag_of_words import bag_of_words, token_sets
 from isthmus.pretraining.probes._base import Probe, vocabulary_logits
 from isthmus.pretraining.probes._held_out import HeldOut
+from isthmus.pretraining.registries import probe
 from isthmus.pretraining.task import PretrainTask
 
 
+@probe("bag_of_words")
 class BagOfWords(Probe):
-    """Mean of the bag-of-words loss less its lower bound log|T|, from the unmasked text."""
+    """Bag-of-words gap: how far the vector is from naming exactly the tokens of its text.
+
+    Mean of the bag-of-words loss less its lower bound log|T|, from the unmasked text.
+    """
 
     better = "lower"
 

@@ -9,13 +9,17 @@ from isthmus.pretraining.parts import decoder_prediction
 from isthmus.pretraining.probes._base import Probe, on_device
 from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.recipe import Parts
+from isthmus.pretraining.registries import probe
 from isthmus.pretraining.task import PretrainTask
 
 _UNUSED = 0.05  # nats; runs that had begun to use it were above, all others below 0.01
 
 
+@probe("bottleneck")
 class Bottleneck(Probe):
-    """Reconstruction loss with shuffled vectors less that with the true ones.
+    """Use of the bottleneck: what reconstruction loses when every text gets another text's vector.
+
+    Reconstruction loss with shuffled vectors less that with the true ones.
 
     Near 0, the decoder does without the vector, and training does not improve it.
     """

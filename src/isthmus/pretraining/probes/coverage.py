@@ -16,6 +16,7 @@ from isthmus.config import Settings
 from isthmus.pretraining.objectives.bag_of_words import token_sets
 from isthmus.pretraining.probes._base import Probe, vocabulary_logits
 from isthmus.pretraining.probes._held_out import HeldOut, Rows
+from isthmus.pretraining.registries import probe
 from isthmus.pretraining.task import PretrainTask
 from isthmus.text.corpus import TokenisedCorpus
 
@@ -31,8 +32,11 @@ class CoverageSettings(Settings):
     )
 
 
+@probe("coverage")
 class Coverage(Probe):
-    """Mean of |top-k(head(H_0)) ∩ T| / |T|, T the set of the text's tokens.
+    """Input token coverage: the share of a text's tokens in the first k that its vector names.
+
+    Mean of |top-k(head(H_0)) ∩ T| / |T|, T the set of the text's tokens.
 
     Two lines to read it by: `constant`, what the k most frequent tokens of the corpus reach for
     every text, and `ceiling`, the most that k tokens can. At each k of `curve` all three are

@@ -9,6 +9,7 @@ from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.probes._base import Probe, on_device
 from isthmus.pretraining.probes._held_out import HeldOut
+from isthmus.pretraining.registries import probe
 from isthmus.pretraining.task import PretrainTask
 
 
@@ -18,8 +19,12 @@ class ProbeMaskingSettings(MaskingSettings):
     rate: float = Field(0.30, gt=0, lt=1, description="share of non-special tokens chosen")
 
 
+@probe("masked_lm")
 class MaskedLm(Probe):
-    """Mean cross-entropy at uniformly masked tokens; always the same ones, for every recipe."""
+    """Masked-LM loss: how well the encoder knows the language of the corpus.
+
+    Mean cross-entropy at uniformly masked tokens; always the same ones, for every recipe.
+    """
 
     Settings = ProbeMaskingSettings
     settings: ProbeMaskingSettings

@@ -16,6 +16,7 @@ from isthmus.errors import InputError
 from isthmus.nn.randomness import key
 from isthmus.pretraining.probes._base import LEXICON_TERMS, Probe, on_device, represent
 from isthmus.pretraining.probes._held_out import EPOCH, HeldOut
+from isthmus.pretraining.registries import probe
 from isthmus.pretraining.task import PretrainTask
 from isthmus.training.task import Batch
 
@@ -34,8 +35,12 @@ class RetrievalSettings(Settings):
     )
 
 
+@probe("retrieval")
 class Retrieval(Probe):
-    """MRR@10 of inner products among the held-out passages."""
+    """Zero-label retrieval: a title finds its text, or a sentence the passage it was taken out of.
+
+    MRR@10 of inner products among the held-out passages.
+    """
 
     Settings = RetrievalSettings
     settings: RetrievalSettings

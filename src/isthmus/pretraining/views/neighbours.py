@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from isthmus.config import Settings
 from isthmus.nn.randomness import draw
 from isthmus.pretraining.parts import Text, View
+from isthmus.pretraining.registries import view
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
 from isthmus.text.sentences import Span, span_end, spans
 
@@ -49,8 +50,15 @@ class NeighboursSettings(Settings):
         return self
 
 
+@view("neighbours")
 class Neighbours(View):
-    """Two spans of a document, drawn afresh every epoch, in random order.
+    """Two neighbouring spans of a document; the decoder rebuilds each from the other's vector.
+
+    CoT-MAE (AAAI 2023), section 3.2, "Sampling Strategies"; the uniform mixture of the three, and
+    spans of at most 128 tokens that group whole sentences, are of section 4.1; mixtures of two of
+    table 4.
+
+    Two spans of a document, drawn afresh every epoch, in random order.
 
     near: adjacent spans that share nothing. overlap: the second begins inside the first and ends
     after it. random: any two different spans, which share nothing. mixture: one of the three,

@@ -9,6 +9,7 @@ import torch
 from isthmus.config import Settings
 from isthmus.nn.randomness import draw
 from isthmus.pretraining.parts import Text, View
+from isthmus.pretraining.registries import view
 from isthmus.text.corpus import TokenisedDocument
 
 CROP_STREAM = 1
@@ -20,8 +21,12 @@ class SameSettings(Settings):
     crop: Literal["head", "random"] = "head"
 
 
+@view("same")
 class Same(View):
-    """The beginning of a text, or a random window of it, drawn afresh every epoch."""
+    """The text itself, cropped once; encoder and decoder see the same crop.
+
+    The beginning of a text, or a random window of it, drawn afresh every epoch.
+    """
 
     Settings = SameSettings
     settings: SameSettings

@@ -1,4 +1,4 @@
-"""The losses that a stage adds up: what each needs, what provides it, and its weight."""
+"""Losses: functions of tensors, which hold no model and log nothing; and what a stage adds up."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
+import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.errors import SettingsError, choices
-from isthmus.registry import Registry
+from isthmus.finetuning.registries import LOSSES, loss
 
-LOSSES = Registry("isthmus.finetuning.losses", "loss")
 # What a loss may be computed from: in words, and which settings provide it.
 _NEEDS = {
     "scores": (
@@ -105,8 +105,8 @@ def losses(chosen: Mapping[str, Any], given: Collection[str]) -> list[Loss]:
 def outweighed_batch(learnt_by: Iterable[Loss], group: int) -> str | None:
     """Advice where losses over a small group outweigh those over the batch; None elsewhere."""
     weights = {"group": 0.0, "scores": 0.0, None: 0.0}
-    for loss in learnt_by:
-        weights[loss.softmax_over] += loss.settings.weight
+    for each in learnt_by:
+        weights[each.softmax_over] += each.settings.weight
     own, batch = weights["group"], weights["scores"]
     if group >= _FEW or own <= batch:
         return None
@@ -139,3 +139,77 @@ def _usable(given: Collection[str]) -> list[str]:
 
 def _every_loss() -> list[Loss]:
     return [Loss(name, LOSSES.load(name), LossSettings()) for name in LOSSES.names()]
+
+
+@loss("contrastive")
+@softmax_over("scores")
+def contrastive(scores: Tensor, targets: Tensor) -> Tensor:
+    """Contrastive loss: a query's own positive against every other passage of the whole batch.
+
+    -log softmax(scores)[target] of each query, in float32.
+
+    Args:
+        scores: [queries, passages], the passages of all queries; -inf leaves one out.
+        targets: The column of each query's own positive.
+
+    """
+    return functional.cross_entropy(scores.float(), targets, reduction="none")
+
+
+@loss("listwise")
+@softmax_over("group")
+def listwise(group: Tensor) -> Tensor:
+    """List-wise loss: a query's positive against the negatives of its own group.
+
+    -log softmax(group)[0] of each query, in float32.
+
+    Args:
+        group: [queries, group], scores of the query's own passages, its positive first.
+
+    """
+    return -group.float().log_softmax(1)[:, 0]
+
+
+@loss("kl")
+@softmax_over("group")
+def kl(group: Tensor, teacher: Tensor) -> Tensor:
+    """Distillation: the teacher's distribution over a query's own group, learnt by the student.
+
+    KL(softmax(teacher) || softmax(group)) of each query, summed over its group, in float32.
+
+    Args:
+        group: [queries, group], the student's scores.
+        teacher: [queries, group], the teacher's of the same passages.
+
+    """
+    student, taught = group.float().log_softmax(1), teacher.float().log_softmax(1)
+    return functional.kl_div(student, taught, reduction="none", log_target=True).sum(1)
+
+
+@loss("margin_mse")
+def margin_mse(group: Tensor, teacher: Tensor) -> Tensor:
+    """Margin-MSE: by how much the teacher prefers the positive, learnt by the student.
+
+    Mean over negatives of ((s_0 - s_j) - (t_0 - t_j))² of each query, in float32.
+
+    Args:
+        group: [queries, group], the student's scores, the positive's first (arXiv 2010.02666).
+        teacher: [queries, group], the teacher's of the same passages.
+
+    """
+    student, taught = (scores.float()[:, :1] - scores.float()[:, 1:] for scores in (group, teacher))
+    return (student - taught).square().mean(1)
+
+
+@loss("keep")
+def keep(passages: Tensor, start_passages: Tensor) -> Tensor:
+    """Keep: 1 - cosine of every passage's vector to the one that the encoder gave it at the start.
+
+    The mean over each query's own passages, [queries].
+
+    Args:
+        passages: [queries, group, width], as the encoder represents them now.
+        start_passages: The same passages by the encoder as it was before training.
+
+    """
+    return (1 - functional.cosine_similarity(passages, start_passages, dim=2)).mean(1)

@@ -1,4 +1,4 @@
-"""Regularizers of term weights: their settings, schedules and targets by side."""
+"""Regularizers keep vectors sparse: functions of term weights, their schedules and targets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
-from isthmus.registry import Registry
+from isthmus.finetuning.registries import REGULARIZERS, regularizer
 
-REGULARIZERS = Registry("isthmus.finetuning.regularizers", "regularizer")
 SIDES = ("queries", "documents")
 _START = 1e-3  # the weight at which a controller starts when none is given
 _CONTROL = 1 / 3  # the share of a training that it takes to reach a target
@@ -231,3 +230,21 @@ class ControlWeights(transformers.TrainerCallback):  # type: ignore[misc]
             ratios = self.ratios()
             for name, controller in self.task.controllers.items():
                 controller.compare(ratios[name.rpartition("/")[2]])
+
+
+@regularizer("flops")
+def flops(weights: Tensor) -> Tensor:
+    """FLOPS: what an average pair costs to score; falls hardest on terms that many texts share.
+
+    sum_v (mean over texts |w_v|)² of [texts, vocabulary], in float32 (Paria et al., 2020).
+    """
+    return weights.float().abs().mean(0).square().sum()
+
+
+@regularizer("l1")
+def l1(weights: Tensor) -> Tensor:
+    """L1: the weight of an average text, whichever terms carry it.
+
+    Mean over texts of sum_v |w_v| of [texts, vocabulary], in float32.
+    """
+    return weights.float().abs().sum(1).mean()

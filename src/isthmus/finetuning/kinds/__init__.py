@@ -1,1 +1,0 @@
-"""Kinds of encoders, one file each: what fine-tuning has to know of them."""

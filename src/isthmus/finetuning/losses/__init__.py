@@ -1,1 +1,0 @@
-"""Losses: functions of tensors that hold no model and log nothing."""

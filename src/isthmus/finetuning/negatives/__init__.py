@@ -1,1 +1,0 @@
-"""Where negatives come from."""

@@ -1,1 +1,0 @@
-"""Queries drawn from documents, for training without labels: one file per source."""

@@ -1,1 +1,0 @@
-"""Regularizers keep vectors sparse: one file each, a function of term weights."""

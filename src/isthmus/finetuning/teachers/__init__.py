@@ -1,1 +1,0 @@
-"""Teachers: sources of scores that a student learns to reproduce, one file each."""
