@@ -14,7 +14,7 @@ from tests.factories import tokenised
 from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings, importance
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.labels import IGNORED, Vocabulary
-from isthmus.pretraining.views.same import Same, SameSettings
+from isthmus.pretraining.views import Same, SameSettings
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch

@@ -25,11 +25,17 @@ from isthmus.pretraining.corruption.whole_word import WholeWord
 from isthmus.pretraining.decoders import enhanced
 from isthmus.pretraining.examples import Example, PretrainExamples
 from isthmus.pretraining.labels import IGNORED, Vocabulary
-from isthmus.pretraining.parts import Corruption, Side, Text
+from isthmus.pretraining.parts import Corruption, Side
 from isthmus.pretraining.registries import CORRUPTIONS as REGISTERED
-from isthmus.pretraining.views import neighbours, same
-from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
-from isthmus.pretraining.views.same import Same, SameSettings
+from isthmus.pretraining.views import (
+    Neighbours,
+    NeighboursSettings,
+    Same,
+    SameSettings,
+    Text,
+    neighbours,
+    same,
+)
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 

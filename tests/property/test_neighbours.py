@@ -12,8 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from isthmus.nn.randomness import key
-from isthmus.pretraining.parts import Text
-from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
+from isthmus.pretraining.views import Neighbours, NeighboursSettings, Text
 from isthmus.text.corpus import TokenisedDocument
 from isthmus.text.sentences import spans
 

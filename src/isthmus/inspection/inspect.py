@@ -33,7 +33,7 @@ from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
-from isthmus.pretraining.views.same import Same
+from isthmus.pretraining.views import Same
 from isthmus.records import Document
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer

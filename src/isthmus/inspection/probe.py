@@ -31,7 +31,7 @@ from isthmus.pretraining.probes._held_out import FEWEST, Rows, prepare_held_out,
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import MeasurementSettings, PretrainSettings
 from isthmus.pretraining.task import PARTS_FILE, PretrainTask
-from isthmus.pretraining.views.same import Same
+from isthmus.pretraining.views import Same
 from isthmus.progress import notice, track
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import Tokenizer

@@ -13,7 +13,8 @@ import torch
 from isthmus.errors import InputError
 from isthmus.nn.packing import steady_width, token_places
 from isthmus.nn.randomness import key, second
-from isthmus.pretraining.parts import Column, Text, View
+from isthmus.pretraining.parts import Column
+from isthmus.pretraining.views import Text, View
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch, Examples

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field
@@ -31,7 +29,7 @@ from isthmus.nn.heads import Prediction
 from isthmus.nn.randomness import draw, draw_together
 from isthmus.pretraining.corruption._budget import MaskingSettings, replace
 from isthmus.pretraining.labels import IGNORED, Vocabulary, at_labels
-from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
+from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 
@@ -92,40 +90,6 @@ class Part:
         no bound, and finding the labels synchronises with the device.
         """
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """What a view shows of a document: token ids without special ones, and the word of each."""
-
-    tokens: npt.NDArray[np.int32]
-    words: npt.NDArray[np.int32]
-    start: int = 0  # the place of the first token in the document
-
-
-class View(Part, ABC):
-    """Which text the encoder sees. Runs where data is read, on one document at a time."""
-
-    provides = frozenset(
-        {
-            "input_ids", "attention_mask", "words", "keys", "partner",
-            "tokens", "regular", "word_sizes",
-        }
-    )  # fmt: skip
-    rows: ClassVar[int] = 1  # texts per document; the decoder rebuilds one from the other
-
-    def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:
-        """About how long a document's texts will be, to batch similar lengths."""
-        shown: npt.NDArray[np.integer] = np.minimum(lengths, room)
-        return shown
-
-    def survey(self, corpus: TokenisedCorpus, room: int) -> str:
-        """A notice about this corpus before training starts; "" for none."""
-        return ""
-
-    @abstractmethod
-    def __call__(self, document: TokenisedDocument, room: int, key: int) -> tuple[Text, ...]:
-        """The texts, of at most `room` tokens each, that `key` draws from the document."""
 
 
 class Corruption(Part, ABC):

@@ -16,10 +16,10 @@ from isthmus.pretraining.parts import (
     Part,
     Side,
     Vector,
-    View,
 )
 from isthmus.pretraining.registries import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
 from isthmus.pretraining.settings import PretrainSettings
+from isthmus.pretraining.views import View
 from isthmus.registry import Registry
 
 

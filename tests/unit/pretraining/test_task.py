@@ -14,12 +14,10 @@ from isthmus.nn.randomness import key, second
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import Example, PretrainExamples
 from isthmus.pretraining.labels import IGNORED, Vocabulary, at_places, places_of
-from isthmus.pretraining.parts import Text
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
-from isthmus.pretraining.views.neighbours import Neighbours, NeighboursSettings
-from isthmus.pretraining.views.same import Same, SameSettings
+from isthmus.pretraining.views import Neighbours, NeighboursSettings, Same, SameSettings, Text
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
 from isthmus.text.new_tokenizer import new_tokenizer
 

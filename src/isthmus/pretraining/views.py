@@ -1,15 +1,13 @@
-"""Two neighbouring spans of a document; the decoder rebuilds each from the other's vector.
-
-CoT-MAE (AAAI 2023), section 3.2, "Sampling Strategies"; the uniform mixture of the three, and spans
-of at most 128 tokens that group whole sentences, are of section 4.1; mixtures of two of table 4.
-"""
+"""Views: which text of a document the encoder sees."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_right
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +16,74 @@ from pydantic import Field, model_validator
 
 from isthmus.config import Settings
 from isthmus.nn.randomness import draw
-from isthmus.pretraining.parts import Text, View
+from isthmus.pretraining.parts import Part
 from isthmus.pretraining.registries import view
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
 from isthmus.text.sentences import Span, span_end, spans
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a view shows of a document: token ids without special ones, and the word of each."""
+
+    tokens: npt.NDArray[np.int32]
+    words: npt.NDArray[np.int32]
+    start: int = 0  # the place of the first token in the document
+
+
+class View(Part, ABC):
+    """Which text the encoder sees. Runs where data is read, on one document at a time."""
+
+    provides = frozenset(
+        {
+            "input_ids", "attention_mask", "words", "keys", "partner",
+            "tokens", "regular", "word_sizes",
+        }
+    )  # fmt: skip
+    rows: ClassVar[int] = 1  # texts per document; the decoder rebuilds one from the other
+
+    def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:
+        """About how long a document's texts will be, to batch similar lengths."""
+        shown: npt.NDArray[np.integer] = np.minimum(lengths, room)
+        return shown
+
+    def survey(self, corpus: TokenisedCorpus, room: int) -> str:
+        """A notice about this corpus before training starts; "" for none."""
+        return ""
+
+    @abstractmethod
+    def __call__(self, document: TokenisedDocument, room: int, key: int) -> tuple[Text, ...]:
+        """The texts, of at most `room` tokens each, that `key` draws from the document."""
+
+
+CROP_STREAM = 1
+
+
+class SameSettings(Settings):
+    """Where a long text is cut."""
+
+    crop: Literal["head", "random"] = "head"
+
+
+@view("same")
+class Same(View):
+    """The text itself, cropped once; encoder and decoder see the same crop.
+
+    The beginning of a text, or a random window of it, drawn afresh every epoch.
+    """
+
+    Settings = SameSettings
+    settings: SameSettings
+
+    def __call__(self, document: TokenisedDocument, room: int, key: int) -> tuple[Text, ...]:
+        """The crop; a text that fits is never cropped."""
+        start = 0
+        spare = len(document.tokens) - room
+        if spare > 0 and self.settings.crop == "random":
+            start = int(draw(torch.tensor([key]), CROP_STREAM, 1)) % (spare + 1)
+        window = slice(start, start + room)
+        return (Text(document.tokens[window], document.words[window], start),)
+
 
 PAIR_STREAM = 32
 Strategy = Literal["near", "overlap", "random"]

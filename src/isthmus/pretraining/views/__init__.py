@@ -1,1 +1,0 @@
-"""Which text the encoder sees."""
