@@ -22,7 +22,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from isthmus.config import resolve
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.bottlenecks.lexicon import shares
+from isthmus.pretraining.bottlenecks import shares
 from isthmus.pretraining.corruption.importance import importance
 from isthmus.pretraining.decoders.enhanced import visibility
 from isthmus.pretraining.examples import PretrainExamples

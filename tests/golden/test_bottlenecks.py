@@ -16,10 +16,14 @@ from tests.golden.loops import (
 )
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.bottlenecks.cls import Cls
-from isthmus.pretraining.bottlenecks.lexicon import Lexicon, LexiconSettings, shares
-from isthmus.pretraining.bottlenecks.mean import Mean
-from isthmus.pretraining.bottlenecks.projected_cls import ProjectedCls
+from isthmus.pretraining.bottlenecks import (
+    Cls,
+    Lexicon,
+    LexiconSettings,
+    Mean,
+    ProjectedCls,
+    shares,
+)
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 

@@ -163,18 +163,6 @@ class Corruption(Part, ABC):
         }
 
 
-class Bottleneck(Part, nn.Module, ABC):
-    """What passes from encoder to decoder: one vector per row."""
-
-    requires = frozenset({"hidden_states"})
-    provides = frozenset({"bottleneck"})
-    trains: Vector | None = "cls"
-
-    @abstractmethod
-    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
-        """The vectors [rows, width]."""
-
-
 PREDICTED = ("decoder_features", "decoder_matrix", "decoder_bias")
 
 

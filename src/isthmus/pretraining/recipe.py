@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from isthmus.errors import SettingsError
+from isthmus.pretraining.bottlenecks import Bottleneck
 from isthmus.pretraining.parts import (
     BACKBONE_PROVIDES,
-    Bottleneck,
     Corruption,
     Decoder,
     Objective,

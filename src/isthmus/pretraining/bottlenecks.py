@@ -1,19 +1,83 @@
-"""A distribution over the vocabulary, times the word embeddings (LexMAE, ICLR 2023)."""
+"""Bottlenecks: the one vector per text that passes from encoder to decoder."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
-from isthmus.pretraining.parts import Bottleneck
+from isthmus.pretraining.parts import Part, Vector, first_states, mean_states
 from isthmus.pretraining.registries import bottleneck
+from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
+
+
+class Bottleneck(Part, nn.Module, ABC):
+    """What passes from encoder to decoder: one vector per row."""
+
+    requires = frozenset({"hidden_states"})
+    provides = frozenset({"bottleneck"})
+    trains: Vector | None = "cls"
+
+    @abstractmethod
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The vectors [rows, width]."""
+
+
+@bottleneck("cls")
+class Cls(Bottleneck):
+    """The [CLS] state itself.
+
+    H_0.
+    """
+
+    reads = "first"
+
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The vectors [rows, width]."""
+        return first_states(step)
+
+
+@bottleneck("projected_cls")
+class ProjectedCls(Bottleneck):
+    """The [CLS] state through a linear map with bias, which is dropped with the decoder (CDMAE).
+
+    W H_0 + c.
+    """
+
+    reads = "first"
+
+    def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
+        """A square map, random as the decoder's own."""
+        self.projection = nn.Linear(backbone.dimension, backbone.dimension)
+        nn.init.normal_(self.projection.weight, std=0.02)
+        nn.init.zeros_(self.projection.bias)
+
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The vectors [rows, width]."""
+        projected: Tensor = self.projection(first_states(step))
+        return projected
+
+
+@bottleneck("mean")
+class Mean(Bottleneck):
+    """The mean of the hidden states, for encoders that retrieve with it.
+
+    The mean of H over the tokens of a text.
+    """
+
+    requires = frozenset({"hidden_states", "attention_mask"})
+    trains = "mean"
+
+    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+        """The vectors [rows, width]."""
+        return mean_states(step)
 
 
 class LexiconSettings(Settings):

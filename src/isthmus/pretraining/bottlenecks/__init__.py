@@ -1,1 +1,0 @@
-"""What passes from encoder to decoder."""
