@@ -24,10 +24,10 @@ from isthmus.config import resolve
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.bottlenecks import shares
 from isthmus.pretraining.corruption.importance import importance
-from isthmus.pretraining.decoders.enhanced import visibility
+from isthmus.pretraining.decoders import decoder_prediction, visibility
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.labels import IGNORED
-from isthmus.pretraining.parts import Column, decoder_prediction
+from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask

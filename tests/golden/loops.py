@@ -13,7 +13,7 @@ from torch import nn
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import TiedHead
 from isthmus.nn.layers import Layer
-from isthmus.pretraining.decoders.enhanced import visibility
+from isthmus.pretraining.decoders import visibility
 from isthmus.pretraining.labels import IGNORED
 from isthmus.training.task import Batch
 

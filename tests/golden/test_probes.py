@@ -18,9 +18,9 @@ from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import key
 from isthmus.pretraining.corruption._budget import MaskingSettings
 from isthmus.pretraining.corruption.uniform import Uniform
+from isthmus.pretraining.decoders import decoder_prediction
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.labels import IGNORED, PLACES
-from isthmus.pretraining.parts import decoder_prediction
 from isthmus.pretraining.probes._base import Probe, assemble_probes
 from isthmus.pretraining.probes._held_out import HeldOut, prepare_held_out
 from isthmus.pretraining.probes.retrieval import Retrieval, mean_reciprocal_rank

@@ -9,9 +9,10 @@ import torch
 from tests.golden.loops import check_slopes, numerical_gradient, plain_reconstruction
 
 from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.decoders import Decoder
 from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.objectives.reconstruction import Reconstruction
-from isthmus.pretraining.parts import Decoder, ObjectiveSettings
+from isthmus.pretraining.parts import ObjectiveSettings
 from isthmus.pretraining.registries import DECODERS
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch

@@ -15,10 +15,9 @@ from transformers import BertForMaskedLM
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Packing
 from isthmus.nn.randomness import key
-from isthmus.pretraining.decoders.autoregressive import window as visible_window
-from isthmus.pretraining.decoders.enhanced import visibility
+from isthmus.pretraining.decoders import Decoder, decoder_prediction, visibility
+from isthmus.pretraining.decoders import window as visible_window
 from isthmus.pretraining.labels import IGNORED, Vocabulary
-from isthmus.pretraining.parts import Decoder, decoder_prediction
 from isthmus.pretraining.registries import DECODERS
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch

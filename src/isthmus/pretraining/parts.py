@@ -20,15 +20,14 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy.typing as npt
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.heads import Prediction
 from isthmus.nn.randomness import draw, draw_together
 from isthmus.pretraining.corruption._budget import MaskingSettings, replace
-from isthmus.pretraining.labels import IGNORED, Vocabulary, at_labels
+from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
@@ -163,51 +162,6 @@ class Corruption(Part, ABC):
         }
 
 
-PREDICTED = ("decoder_features", "decoder_matrix", "decoder_bias")
-
-
-class Decoder(Part, nn.Module, ABC):
-    """Rebuilds the text. Owns its visibility and its labels."""
-
-    provides = frozenset({"decoder_states", "decoder_features", "decoder_targets"})
-
-    def middle_layer(self, depth: int) -> int | None:
-        """After how many of the backbone's layers it takes states; None when it takes none."""
-        return None
-
-    def prepare(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
-        """`decoder_labels`, where they are not a corruption's; before the forward pass."""
-        return {}
-
-    def hides(self, batch: Batch, vocabulary: Vocabulary) -> Tensor | None:
-        """From how many of its own rows it hides each token.
-
-        None: it hides nothing beyond its corruption.
-        """
-        return None
-
-    @abstractmethod
-    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
-        """The decoder's states [rows, length, width]."""
-
-    def head(self, states: Tensor, backbone: Backbone) -> Prediction:
-        """The prediction of tokens, by the encoder's head unless the decoder has its own."""
-        return backbone.predict(states)
-
-    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Batch:
-        """States, prediction and targets at the labelled positions; padded with targets of -100."""
-        states = self.decode(step, backbone, vocabulary)
-        targets, chosen = at_labels(step, "decoder_labels", states)
-        features, matrix, bias = self.head(chosen, backbone)
-        return {
-            "decoder_states": chosen,
-            "decoder_features": features,
-            "decoder_matrix": matrix,
-            "decoder_bias": matrix.new_zeros(len(matrix)) if bias is None else bias,
-            "decoder_targets": targets,
-        }
-
-
 def first_states(step: Batch) -> Tensor:
     """H_0, the states of every text's first token, [rows, width]."""
     found = step.get("first_states")  # a step may begin with states of another's making
@@ -219,11 +173,6 @@ def mean_states(step: Batch) -> Tensor:
     states = step["hidden_states"]
     weights = step["attention_mask"][:, :, None].to(states.dtype)
     return (states * weights).sum(1) / weights.sum(1)
-
-
-def decoder_prediction(step: Batch) -> Prediction:
-    """The decoder's prediction of tokens."""
-    return Prediction(*(step[name] for name in PREDICTED))
 
 
 class ObjectiveSettings(Settings):

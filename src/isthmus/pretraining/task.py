@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from isthmus.errors import InputError, MismatchError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Asking
+from isthmus.pretraining.decoders import Decoder
 from isthmus.pretraining.labels import Vocabulary, asking, label_places
-from isthmus.pretraining.parts import Decoder
 from isthmus.pretraining.recipe import Parts
 from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer

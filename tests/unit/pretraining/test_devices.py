@@ -11,7 +11,7 @@ from isthmus.pretraining.corruption.importance import Importance, ImportanceSett
 from isthmus.pretraining.corruption.nested import Nested, NestedSettings
 from isthmus.pretraining.corruption.uniform import Uniform
 from isthmus.pretraining.corruption.whole_word import WholeWord
-from isthmus.pretraining.decoders.enhanced import visibility
+from isthmus.pretraining.decoders import visibility
 from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.parts import Corruption
 from isthmus.text.new_tokenizer import new_tokenizer

@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
+from isthmus.pretraining.decoders import decoder_prediction
 from isthmus.pretraining.labels import IGNORED, Vocabulary
-from isthmus.pretraining.parts import Objective, decoder_prediction
+from isthmus.pretraining.parts import Objective
 from isthmus.pretraining.registries import objective
 from isthmus.training.task import Batch
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from isthmus.pretraining.decoders import decoder_prediction
 from isthmus.pretraining.labels import IGNORED
-from isthmus.pretraining.parts import decoder_prediction
 from isthmus.pretraining.probes._base import Probe, on_device
 from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.recipe import Parts

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from isthmus.nn.kernels import available as kernels
-from isthmus.pretraining.decoders.enhanced import VISIBILITY_STREAM, visibility
+from isthmus.pretraining.decoders import VISIBILITY_STREAM, visibility
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Arguments = tuple[Tensor, Tensor, Tensor]

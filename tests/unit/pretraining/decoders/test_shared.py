@@ -15,7 +15,7 @@ from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import TiedHead
 from isthmus.nn.text_layout import TextLayout
-from isthmus.pretraining.decoders._shared import own_positions
+from isthmus.pretraining.decoders import own_positions
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PARTS_FILE, PretrainTask

@@ -1,1 +1,0 @@
-"""What rebuilds the text."""
