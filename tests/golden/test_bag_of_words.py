@@ -11,12 +11,7 @@ from tests.golden.loops import check_all_weights, log_softmax, numerical_gradien
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
-from isthmus.pretraining.objectives.bag_of_words import (
-    BagOfWords,
-    BagOfWordsSettings,
-    bag_of_words,
-    token_sets,
-)
+from isthmus.pretraining.objectives import BagOfWords, BagOfWordsSettings, bag_of_words, token_sets
 from isthmus.text.tokenizer import Tokenizer
 
 # [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4: a text with a repeated token, one of a single

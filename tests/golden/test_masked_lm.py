@@ -8,8 +8,7 @@ from tests.golden.loops import check_all_weights, log_softmax, numerical_gradien
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import IGNORED, Vocabulary
-from isthmus.pretraining.objectives.masked_lm import MaskedLm
-from isthmus.pretraining.parts import ObjectiveSettings
+from isthmus.pretraining.objectives import MaskedLm, ObjectiveSettings
 
 # Three texts of unlike length: three labels, one, none.
 LABELS = torch.tensor(

@@ -11,8 +11,7 @@ from tests.golden.loops import check_slopes, numerical_gradient, plain_reconstru
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.decoders import Decoder
 from isthmus.pretraining.labels import IGNORED, Vocabulary
-from isthmus.pretraining.objectives.reconstruction import Reconstruction
-from isthmus.pretraining.parts import ObjectiveSettings
+from isthmus.pretraining.objectives import ObjectiveSettings, Reconstruction
 from isthmus.pretraining.registries import DECODERS
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch

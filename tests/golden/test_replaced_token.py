@@ -12,8 +12,7 @@ from tests.golden.loops import check_all_weights, log_softmax, numerical_gradien
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import Prediction
 from isthmus.pretraining.labels import Vocabulary
-from isthmus.pretraining.objectives.replaced_token import ReplacedToken
-from isthmus.pretraining.parts import ObjectiveSettings
+from isthmus.pretraining.objectives import ObjectiveSettings, ReplacedToken
 
 IDS = torch.tensor([[2, 7, 12, 7, 30, 3], [2, 9, 1, 11, 3, 0], [2, 3, 0, 0, 0, 0]])
 REPLACED = torch.tensor([[2, 7, 13, 7, 31, 3], [2, 14, 1, 11, 3, 0], [2, 3, 0, 0, 0, 0]])

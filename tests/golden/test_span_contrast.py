@@ -14,11 +14,7 @@ from tests.golden.loops import numerical_gradient
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
-from isthmus.pretraining.objectives.span_contrast import (
-    SpanContrast,
-    SpanContrastSettings,
-    span_contrast,
-)
+from isthmus.pretraining.objectives import SpanContrast, SpanContrastSettings, span_contrast
 
 PARTNER = [3, 4, 5, 0, 1, 2]
 # Documents of each process, two texts each.

@@ -11,8 +11,7 @@ from tests.golden.loops import check_all_weights, numerical_gradient, plain_head
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.labels import Vocabulary
-from isthmus.pretraining.objectives.term_frequency import TermFrequency, term_counts
-from isthmus.pretraining.parts import ObjectiveSettings
+from isthmus.pretraining.objectives import ObjectiveSettings, TermFrequency, term_counts
 
 # A token thrice and others once; one token; [UNK] and [MASK] as a user typed them; no token.
 IDS = torch.tensor(

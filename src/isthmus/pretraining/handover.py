@@ -14,7 +14,7 @@ from isthmus.encoders.modules import projecting
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.parts import Objective
+from isthmus.pretraining.objectives import Objective
 from isthmus.pretraining.probes._base import LEXICON_TERMS
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.registries import OBJECTIVES

@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy.typing as npt
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from isthmus.config import Settings
@@ -173,30 +172,3 @@ def mean_states(step: Batch) -> Tensor:
     states = step["hidden_states"]
     weights = step["attention_mask"][:, :, None].to(states.dtype)
     return (states * weights).sum(1) / weights.sum(1)
-
-
-class ObjectiveSettings(Settings):
-    """Settings of every objective."""
-
-    weight: float = Field(1.0, ge=0, description="of this loss in the sum")
-    decay_to: float | None = Field(
-        None, ge=0, description="share of the weight left at the last optimiser step, by cosine"
-    )
-
-
-class Objective(Part, ABC):
-    """A loss on one encoder pass: a sum over items, and the number of items."""
-
-    Settings = ObjectiveSettings
-    # `NAME=VALUE` of its settings that makes it train a vector.
-    setting_to_train: ClassVar[Mapping[Vector, str]] = {}
-
-    @abstractmethod
-    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
-        """How many items the loss sums over, known before the forward pass."""
-
-    @abstractmethod
-    def __call__(
-        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
-    ) -> dict[str, Tensor]:
-        """`{"": sum of the loss}`, and sums of further quantities worth a line in the log."""

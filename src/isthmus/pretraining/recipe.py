@@ -9,7 +9,8 @@ from typing import Any
 from isthmus.errors import SettingsError
 from isthmus.pretraining.bottlenecks import Bottleneck
 from isthmus.pretraining.decoders import Decoder
-from isthmus.pretraining.parts import BACKBONE_PROVIDES, Corruption, Objective, Part, Side, Vector
+from isthmus.pretraining.objectives import Objective
+from isthmus.pretraining.parts import BACKBONE_PROVIDES, Corruption, Part, Side, Vector
 from isthmus.pretraining.registries import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.views import View

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isthmus.pretraining.objectives.bag_of_words import bag_of_words, token_sets
+from isthmus.pretraining.objectives import bag_of_words, token_sets
 from isthmus.pretraining.probes._base import Probe, vocabulary_logits
 from isthmus.pretraining.probes._held_out import HeldOut
 from isthmus.pretraining.registries import probe

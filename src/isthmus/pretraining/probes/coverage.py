@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from isthmus.config import Settings
-from isthmus.pretraining.objectives.bag_of_words import token_sets
+from isthmus.pretraining.objectives import token_sets
 from isthmus.pretraining.probes._base import Probe, vocabulary_logits
 from isthmus.pretraining.probes._held_out import HeldOut, Rows
 from isthmus.pretraining.registries import probe

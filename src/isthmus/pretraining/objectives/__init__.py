@@ -1,1 +1,0 @@
-"""Which losses are added."""
