@@ -23,7 +23,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 from isthmus.config import resolve
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.bottlenecks import shares
-from isthmus.pretraining.corruption.importance import importance
+from isthmus.pretraining.corruption import importance
 from isthmus.pretraining.decoders import decoder_prediction, visibility
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.labels import IGNORED

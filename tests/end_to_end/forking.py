@@ -29,7 +29,7 @@ _PRELOADED = (
     "isthmus.retrieval.index", "isthmus.retrieval.search", "isthmus.indexes.bm25.field",
     "isthmus.indexes.bm25.builder", "isthmus.indexes.dense.builder",
     "isthmus.indexes.dense.field", "isthmus.evaluation", "isthmus.encoders",
-    "isthmus.pretraining.corruption.uniform", "isthmus.pretraining.objectives",
+    "isthmus.pretraining.corruption", "isthmus.pretraining.objectives",
     "isthmus.finetuning.kinds", "isthmus.finetuning.losses",
     "isthmus.finetuning.bi_encoder_task", "isthmus.collections.formats.beir",
     "transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto",

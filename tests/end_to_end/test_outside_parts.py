@@ -25,7 +25,7 @@ from isthmus.finetuning.mining.candidates import MiningSettings
 from isthmus.finetuning.negatives import Source
 from isthmus.finetuning.teachers import Teacher, TeacherSource
 from isthmus.pretraining.bottlenecks import Bottleneck
-from isthmus.pretraining.parts import Corruption
+from isthmus.pretraining.corruption import Corruption
 from isthmus.pretraining.decoders import Decoder
 from isthmus.pretraining.views import Text, View
 from isthmus.pretraining.probes._base import Probe, on_device

@@ -13,7 +13,7 @@ import torch
 from isthmus.errors import MismatchError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import draw, uniform
-from isthmus.pretraining.corruption.generator import Generator, GeneratorSettings, sample
+from isthmus.pretraining.corruption import Generator, GeneratorSettings, sample
 from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.factories import tokenised
 
-from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings, importance
+from isthmus.pretraining.corruption import Importance, ImportanceSettings, importance
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.views import Same, SameSettings

@@ -16,8 +16,7 @@ from tests.golden.loops import log_softmax, plain_head
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import key
-from isthmus.pretraining.corruption._budget import MaskingSettings
-from isthmus.pretraining.corruption.uniform import Uniform
+from isthmus.pretraining.corruption import MaskingSettings, Uniform
 from isthmus.pretraining.decoders import decoder_prediction
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.labels import IGNORED, PLACES

@@ -16,16 +16,19 @@ from hypothesis import strategies as st
 from isthmus.nn import randomness
 from isthmus.nn.randomness import draw, key, second
 from isthmus.pretraining import parts
-from isthmus.pretraining.corruption import generator
-from isthmus.pretraining.corruption._budget import most_hidden
-from isthmus.pretraining.corruption.importance import Importance
-from isthmus.pretraining.corruption.nested import Nested
-from isthmus.pretraining.corruption.uniform import Uniform
-from isthmus.pretraining.corruption.whole_word import WholeWord
+from isthmus.pretraining.corruption import (
+    Corruption,
+    Importance,
+    Nested,
+    Uniform,
+    WholeWord,
+    generator,
+    most_hidden,
+)
 from isthmus.pretraining.decoders import enhanced
 from isthmus.pretraining.examples import Example, PretrainExamples
 from isthmus.pretraining.labels import IGNORED, Vocabulary
-from isthmus.pretraining.parts import Corruption, Side
+from isthmus.pretraining.parts import Side
 from isthmus.pretraining.registries import CORRUPTIONS as REGISTERED
 from isthmus.pretraining.views import (
     Neighbours,

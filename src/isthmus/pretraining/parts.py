@@ -13,20 +13,15 @@ row, or the other text of the document.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.randomness import draw, draw_together
-from isthmus.pretraining.corruption._budget import MaskingSettings, replace
-from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
@@ -37,8 +32,6 @@ Side = Literal["encoder", "decoder"]
 Vector = Literal["cls", "mean", "lexicon"]
 # Which tokens: every one, those with a label, the first of each text.
 Reads = Literal["all", "labels", "first"]
-_ACTION_STREAM = 4
-_MORE = 1  # numbers of a row that are drawn ahead, beside one for every token
 
 
 class Column(Protocol):
@@ -88,77 +81,6 @@ class Part:
         no bound, and finding the labels synchronises with the device.
         """
         return None
-
-
-class Corruption(Part, ABC):
-    """Which tokens are hidden. Runs on the training device, on whole batches.
-
-    The decoder's side draws from streams of its own, so both sides are independent unless a
-    corruption says otherwise.
-    """
-
-    Settings = MaskingSettings
-    requires = frozenset({"input_ids", "words", "keys"})
-    provides = frozenset({"encoder_ids", "labels"})
-    decoder_provides: ClassVar[frozenset[str]] = frozenset({"decoder_ids", "decoder_labels"})
-    sides: ClassVar[tuple[Side, ...]] = ("encoder", "decoder")
-    streams: ClassVar[tuple[int, ...]] = ()  # of random numbers, beside that of `hide`
-
-    def __init__(self, settings: Any, side: Side = "encoder") -> None:
-        super().__init__(settings)
-        self.side = side
-        if side == "decoder":
-            self.provides = self.decoder_provides
-
-    def beside(self, encoder: Corruption | None) -> None:
-        """Adapts to the encoder's corruption, or raises; None: this is it, or there is none."""
-
-    def stream(self, number: int) -> int:
-        """The stream of random numbers for a use, on this side."""
-        return number if self.side == "encoder" else number + 16
-
-    def draw(self, batch: Batch, number: int, more: int = 0) -> Tensor:
-        """A 63-bit integer from this side's stream for every token, and `more` for each row."""
-        width = batch["input_ids"].shape[1] + more
-        ahead = batch.get(f"drawn/{number}")
-        return (
-            draw(batch["keys"], self.stream(number), width) if ahead is None else ahead[:, :width]
-        )
-
-    @abstractmethod
-    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
-        """True at the tokens to hide."""
-
-    def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
-        """The ids with the chosen tokens hidden."""
-        drawn = self.draw(batch, _ACTION_STREAM)
-        return replace(batch["input_ids"], chosen, drawn, vocabulary, self.settings)
-
-    def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
-        """The token where one must be predicted, -100 elsewhere."""
-        return torch.where(chosen, batch["input_ids"], IGNORED)
-
-    def labels_nothing(self) -> bool:
-        """Whether no token of any text is there to be predicted."""
-        return getattr(self.settings, "rate", 1) == 0
-
-    def __call__(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
-        """Ids and labels, under the names of this side."""
-        # Drawn at once: on a GPU the launches cost more than the numbers.
-        numbers = (*self.streams, _ACTION_STREAM)
-        streams = [self.stream(number) for number in numbers]
-        drawn = draw_together(batch["keys"], streams, batch["input_ids"].shape[1] + _MORE)
-        batch = batch | {f"drawn/{n}": values for n, values in zip(numbers, drawn, strict=True)}
-        chosen = self.choose(batch, vocabulary)
-        ids, labels = (
-            ("encoder_ids", "labels")
-            if self.side == "encoder"
-            else ("decoder_ids", "decoder_labels")
-        )
-        return {
-            ids: self.hide(batch, chosen, vocabulary),
-            labels: self.labels(batch, chosen, vocabulary),
-        }
 
 
 def first_states(step: Batch) -> Tensor:

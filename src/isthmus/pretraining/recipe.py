@@ -8,9 +8,10 @@ from typing import Any
 
 from isthmus.errors import SettingsError
 from isthmus.pretraining.bottlenecks import Bottleneck
+from isthmus.pretraining.corruption import Corruption
 from isthmus.pretraining.decoders import Decoder
 from isthmus.pretraining.objectives import Objective
-from isthmus.pretraining.parts import BACKBONE_PROVIDES, Corruption, Part, Side, Vector
+from isthmus.pretraining.parts import BACKBONE_PROVIDES, Part, Side, Vector
 from isthmus.pretraining.registries import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.views import View

@@ -6,14 +6,18 @@ import pytest
 import torch
 
 from isthmus.nn.randomness import draw, draw_bits, key, normal, uniform
-from isthmus.pretraining.corruption._budget import MaskingSettings
-from isthmus.pretraining.corruption.importance import Importance, ImportanceSettings
-from isthmus.pretraining.corruption.nested import Nested, NestedSettings
-from isthmus.pretraining.corruption.uniform import Uniform
-from isthmus.pretraining.corruption.whole_word import WholeWord
+from isthmus.pretraining.corruption import (
+    Corruption,
+    Importance,
+    ImportanceSettings,
+    MaskingSettings,
+    Nested,
+    NestedSettings,
+    Uniform,
+    WholeWord,
+)
 from isthmus.pretraining.decoders import visibility
 from isthmus.pretraining.labels import Vocabulary
-from isthmus.pretraining.parts import Corruption
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from isthmus.pretraining.corruption._budget import MaskingSettings
-from isthmus.pretraining.corruption.uniform import Uniform
+from isthmus.pretraining.corruption import MaskingSettings, Uniform
 from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.probes._base import Probe, on_device
 from isthmus.pretraining.probes._held_out import HeldOut
