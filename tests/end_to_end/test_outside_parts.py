@@ -28,7 +28,7 @@ from isthmus.pretraining.bottlenecks import Bottleneck
 from isthmus.pretraining.corruption import Corruption
 from isthmus.pretraining.decoders import Decoder
 from isthmus.pretraining.views import Text, View
-from isthmus.pretraining.probes._base import Probe, on_device
+from isthmus.pretraining.probes import Probe, on_device
 from isthmus.retrieval.fusion import Votes
 
 

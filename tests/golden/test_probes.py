@@ -20,9 +20,14 @@ from isthmus.pretraining.corruption import MaskingSettings, Uniform
 from isthmus.pretraining.decoders import decoder_prediction
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.labels import IGNORED, PLACES
-from isthmus.pretraining.probes._base import Probe, assemble_probes
-from isthmus.pretraining.probes._held_out import HeldOut, prepare_held_out
-from isthmus.pretraining.probes.retrieval import Retrieval, mean_reciprocal_rank
+from isthmus.pretraining.probes import (
+    HeldOut,
+    Probe,
+    Retrieval,
+    assemble_probes,
+    mean_reciprocal_rank,
+    prepare_held_out,
+)
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask

@@ -26,8 +26,16 @@ from isthmus.evaluation.tables import Cell, Shown, Table
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.parts import Column, Vector
-from isthmus.pretraining.probes._base import Probe, applying, measure, own_numbers
-from isthmus.pretraining.probes._held_out import FEWEST, Rows, prepare_held_out, split
+from isthmus.pretraining.probes import (
+    FEWEST,
+    Probe,
+    Rows,
+    applying,
+    measure,
+    own_numbers,
+    prepare_held_out,
+    split,
+)
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import MeasurementSettings, PretrainSettings
 from isthmus.pretraining.task import PARTS_FILE, PretrainTask

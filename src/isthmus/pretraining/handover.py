@@ -15,7 +15,7 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.objectives import Objective
-from isthmus.pretraining.probes._base import LEXICON_TERMS
+from isthmus.pretraining.probes import LEXICON_TERMS
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.registries import OBJECTIVES
 from isthmus.pretraining.settings import PretrainSettings

@@ -28,9 +28,17 @@ from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.handover import describe, say_what_changes
 from isthmus.pretraining.parts import Column
-from isthmus.pretraining.probes._base import assemble_probes
-from isthmus.pretraining.probes._callback import TOPIC, Probing, report_probes
-from isthmus.pretraining.probes._held_out import FEWEST, HeldOut, Rows, prepare_held_out, split
+from isthmus.pretraining.probes import (
+    FEWEST,
+    TOPIC,
+    HeldOut,
+    Probing,
+    Rows,
+    assemble_probes,
+    prepare_held_out,
+    report_probes,
+    split,
+)
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings, ProbeSettings
 from isthmus.pretraining.task import PretrainTask

@@ -21,10 +21,15 @@ from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.pretrain import run
-from isthmus.pretraining.probes._base import Probe, assemble_probes
-from isthmus.pretraining.probes._callback import TOPIC, Probing
-from isthmus.pretraining.probes._held_out import HeldOut, prepare_held_out
-from isthmus.pretraining.probes.masked_lm import MaskedLm
+from isthmus.pretraining.probes import (
+    TOPIC,
+    HeldOut,
+    MaskedLm,
+    Probe,
+    Probing,
+    assemble_probes,
+    prepare_held_out,
+)
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask

@@ -15,9 +15,7 @@ from tests.factories import tokenised
 
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.probes._base import assemble_probes
-from isthmus.pretraining.probes._held_out import HeldOut, prepare_held_out, split
-from isthmus.pretraining.probes.retrieval import Retrieval
+from isthmus.pretraining.probes import HeldOut, Retrieval, assemble_probes, prepare_held_out, split
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings, ProbeSettings
 from isthmus.pretraining.task import PretrainTask

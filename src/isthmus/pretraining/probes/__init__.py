@@ -1,1 +1,0 @@
-"""Measurements on held-out documents while training goes on: when to stop."""
