@@ -15,29 +15,29 @@ from hypothesis import strategies as st
 
 from isthmus.nn import randomness
 from isthmus.nn.randomness import draw, key, second
-from isthmus.pretraining import parts
+from isthmus.pretraining import corruption
 from isthmus.pretraining.corruption import (
+    SAMPLE_STREAM,
     Corruption,
     Importance,
     Nested,
     Uniform,
     WholeWord,
-    generator,
     most_hidden,
 )
-from isthmus.pretraining.decoders import enhanced
+from isthmus.pretraining.decoders import VISIBILITY_STREAM
 from isthmus.pretraining.examples import Example, PretrainExamples
 from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.parts import Side
 from isthmus.pretraining.registries import CORRUPTIONS as REGISTERED
 from isthmus.pretraining.views import (
+    CROP_STREAM,
+    PAIR_STREAM,
     Neighbours,
     NeighboursSettings,
     Same,
     SameSettings,
     Text,
-    neighbours,
-    same,
 )
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch
@@ -386,16 +386,16 @@ def test_no_two_uses_of_a_key_share_a_stream(monkeypatch: pytest.MonkeyPatch) ->
         used.extend(streams)
         return randomness.draw_together(keys, streams, width)
 
-    monkeypatch.setattr(parts, "draw_together", spy)
-    monkeypatch.setattr(parts, "draw", None)  # all that a corruption draws, it draws at once
+    monkeypatch.setattr(corruption, "draw_together", spy)
+    monkeypatch.setattr(corruption, "draw", None)  # all that a corruption draws, it draws at once
     sides: list[set[int]] = []
     for side in FIELDS:
         used.clear()
         for kind in CORRUPTIONS:
             part(kind, 0.3, side)(batch, VOCABULARY)
-        sides.append({*used, part(Uniform, 0.3, side).stream(generator.SAMPLE_STREAM)})
+        sides.append({*used, part(Uniform, 0.3, side).stream(SAMPLE_STREAM)})
     # Where second keys come from, and what views and the enhanced decoder draw.
-    others = {0, same.CROP_STREAM, neighbours.PAIR_STREAM, enhanced.VISIBILITY_STREAM}
+    others = {0, CROP_STREAM, PAIR_STREAM, VISIBILITY_STREAM}
     assert len(others) == 4
     assert len(sides[0]) == len(sides[1]) >= 5
     assert not sides[0] & sides[1]
