@@ -13,9 +13,11 @@ from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import SETTINGS_FILE
 from isthmus.encoders.int8 import Int8Model
+from isthmus.encoders.layouts import layout_of, layout_projection, with_markers
 from isthmus.encoders.light_dense import quick_encoder
-from isthmus.encoders.model_settings import parsed, stored_settings
+from isthmus.encoders.model_settings import AnySettings, Meant, parsed, stored_settings
 from isthmus.encoders.modules import MODULES, modules, projecting, prompts, stated, stated_length
+from isthmus.encoders.multi_vector import MultiVectorEncoder, MultiVectorSettings
 from isthmus.encoders.projection import load_projection
 from isthmus.encoders.query_terms import QUERY_TERMS_FILE, QueryTerms
 from isthmus.encoders.router import load_query_terms, transformer_folder
@@ -26,14 +28,13 @@ from isthmus.nn.classifier import load_classifier
 from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer
 
-Given = DenseSettings | SparseSettings | Mapping[str, Any] | None
+AnyEncoder = DenseEncoder | SparseEncoder | MultiVectorEncoder
+Given = AnySettings | Mapping[str, Any] | None
 """How a model encodes: all settings, or only those that differ from what lies beside it."""
 _LOADING = RLock()  # modules of transformers import each other: not in two threads at once
 
 
-def load_encoder(
-    name: str, settings: Given = None, exact: bool = False
-) -> DenseEncoder | SparseEncoder:
+def load_encoder(name: str, settings: Given = None, exact: bool = False) -> AnyEncoder:
     """The encoder of a run, folder or hub name, ready for fast inference.
 
     Args:
@@ -54,7 +55,7 @@ def load_encoder(
 
 def load_indexed_encoder(
     name: str, settings: Mapping[str, Any], backend: str = "torch"
-) -> DenseEncoder | SparseEncoder:
+) -> AnyEncoder:
     """The encoder for more documents of an index, with the settings and the backend it keeps."""
     given = indexed_settings(name, settings)
     if backend == "onnx-int8":
@@ -62,7 +63,7 @@ def load_indexed_encoder(
     return load_encoder(name, given, exact=backend == "torch-float32")
 
 
-def indexed_settings(name: str, settings: Mapping[str, Any]) -> DenseSettings | SparseSettings:
+def indexed_settings(name: str, settings: Mapping[str, Any]) -> AnySettings:
     """The settings that an index keeps of the encoder of this name."""
     return parsed(settings, name, "the encoder's settings in the index")
 
@@ -72,7 +73,7 @@ def load_query_encoder(
     fingerprint: str,
     exact: bool = False,
     settings: Mapping[str, Any] | None = None,
-) -> DenseEncoder | SparseEncoder | QuerySide:
+) -> AnyEncoder | QuerySide:
     """An encoder for the queries of an index that one of this fingerprint filled.
 
     `settings` are those that the index keeps. Where no transformer reads queries, none is loaded,
@@ -90,9 +91,7 @@ def load_query_encoder(
         fits = tokenizer.rows <= len(terms.theta)
         if fits and saved_with == f"{query_digest(terms, tokenizer, read)} {fingerprint}":
             return QuerySide(name, fingerprint, terms, tokenizer, read)
-    indexed = (
-        stored_settings(name).settings if settings is None else indexed_settings(name, settings)
-    )
+    indexed = _stored(name).settings if settings is None else indexed_settings(name, settings)
     quick = None
     if isinstance(indexed, DenseSettings):
         quick = quick_encoder(name, folder, indexed, fingerprint)
@@ -103,27 +102,34 @@ def load_query_encoder(
     return quick
 
 
-def load_int8_encoder(name: str, settings: Given = None) -> DenseEncoder | SparseEncoder:
+def load_int8_encoder(name: str, settings: Given = None) -> AnyEncoder:
     """The encoder `load_encoder` gives, in 8-bit integers on the CPU (needs the extra `onnx`).
 
     Its fingerprint is the same: its vectors are near enough to be searched with the others.
     """
     encoder = _load(name, settings)
+    if isinstance(encoder, MultiVectorEncoder):
+        raise InputError(
+            f"encoding.backend=onnx-int8 gives one vector per text, and {name!r} one per token",
+            "leave it out",
+        )
     encoder.int8 = Int8Model(encoder)
     return encoder
 
 
-def _load(name: str, given: Given) -> DenseEncoder | SparseEncoder:
+def _load(name: str, given: Given) -> AnyEncoder:
     folder = model_folder(name)
-    if isinstance(given, DenseSettings | SparseSettings):
+    if isinstance(given, AnySettings):
         settings, assumed = given, ""
     else:
-        settings, assumed = stored_settings(name, given)
+        settings, assumed = _stored(name, given)
+    if isinstance(settings, MultiVectorSettings):
+        return _multi_vector(name, folder, settings)
     place = transformer_folder(folder)
     with _LOADING:
         tokenizer = Tokenizer.load(place)
         backbone = Backbone.load(place, attention="sdpa")
-    encoder: DenseEncoder | SparseEncoder
+    encoder: AnyEncoder
     if isinstance(settings, DenseSettings):
         projection = load_projection(folder, projecting(folder), backbone.dimension)
         encoder = DenseEncoder(backbone, tokenizer, settings, name, projection)
@@ -133,6 +139,29 @@ def _load(name: str, given: Given) -> DenseEncoder | SparseEncoder:
         if terms is not None and not load_query_terms(terms, tokenizer, folder):
             terms.restore(Path(folder))  # which says what is missing
     encoder.assumed = assumed
+    return encoder
+
+
+def _stored(name: str, given: Mapping[str, Any] | None = None) -> Meant:
+    """How a model encodes, by files of which some are read by transformers."""
+    with _LOADING:
+        return stored_settings(name, given)
+
+
+def _multi_vector(name: str, folder: str, settings: MultiVectorSettings) -> MultiVectorEncoder:
+    layout = layout_of(folder)
+    if layout is None:
+        raise InputError(
+            f"{name!r} has the settings of an encoder of a vector for each token, and is none",
+            "choose a folder of sentence-transformers 6, PyLate or Stanford's ColBERT",
+        )
+    with _LOADING:
+        tokenizer = with_markers(Tokenizer.load(folder), folder, layout)
+        backbone = Backbone.load(folder, attention="sdpa")
+    projection = layout_projection(folder, layout, backbone.dimension)
+    encoder = MultiVectorEncoder(backbone, tokenizer, settings, name, projection)
+    if read_model_json(folder, SETTINGS_FILE, dict) is None:
+        notice(f"{name}: a multi-vector model in the layout of {layout}, {encoder.summary()}")
     return encoder
 
 

@@ -11,24 +11,26 @@ from isthmus.encoders.cross import CrossEncoder
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.encoder import SETTINGS_FILE, VectorSettings
 from isthmus.encoders.families import Family, family_of
-from isthmus.encoders.modules import from_modules, modules, prompts, stated_length
+from isthmus.encoders.layouts import layout_of, layout_settings
+from isthmus.encoders.modules import from_modules, modules, positions, prompts, stated_length
+from isthmus.encoders.multi_vector import MultiVectorSettings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, choices
 from isthmus.progress import notice
 
-_KINDS: dict[str, type[DenseSettings | SparseSettings]] = {
+AnySettings = DenseSettings | SparseSettings | MultiVectorSettings
+_KINDS: dict[str, type[AnySettings]] = {
     "dense": DenseSettings,
     "sparse": SparseSettings,
+    "tokens": MultiVectorSettings,
 }
-_KIND = {DenseSettings: "dense", SparseSettings: "sparse"}
-# Those whose positions begin after the padding's.
-_OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet")
+_KIND = {settings: kind for kind, settings in _KINDS.items()}
 
 
 class Meant(NamedTuple):
     """How a model is meant to encode, and what of that is assumed ("": nothing)."""
 
-    settings: DenseSettings | SparseSettings
+    settings: AnySettings
     assumed: str
 
 
@@ -56,13 +58,18 @@ def stored_settings(name: str, chosen: Mapping[str, Any] | None = None) -> Meant
     return Meant(settings, assumed)
 
 
-def known_settings(name: str) -> DenseSettings | SparseSettings | None:
+def known_settings(name: str) -> AnySettings | None:
     """The settings that lie beside a model, or that its family is known for; None for others."""
     found = _found(name)
     return None if found is None else found.settings
 
 
-def parsed(values: Mapping[str, Any], name: str, where: str) -> DenseSettings | SparseSettings:
+def per_text(settings: AnySettings | None) -> DenseSettings | SparseSettings | None:
+    """The settings of an encoder of one vector per text; None for one of a vector per token."""
+    return None if isinstance(settings, MultiVectorSettings) else settings
+
+
+def parsed(values: Mapping[str, Any], name: str, where: str) -> AnySettings:
     """The settings that an encoder described itself by, of the model of this name."""
     own = dict(values)
     kind = own.pop("kind", "dense")
@@ -70,7 +77,7 @@ def parsed(values: Mapping[str, Any], name: str, where: str) -> DenseSettings | 
         raise InputError(
             f"{where}: {name!r} is a cross-encoder, which scores pairs and gives no vectors",
             "re-rank with it (isthmus search INDEX --rerank MODEL), distil it (teacher), or "
-            "choose a dense or sparse encoder",
+            "choose an encoder",
         )
     if not isinstance(kind, str) or kind not in _KINDS:
         raise InputError(
@@ -86,11 +93,14 @@ def _found(name: str) -> Meant | None:
     own = read_model_json(folder, SETTINGS_FILE, dict)
     if own is not None:
         return Meant(parsed(own, name, f"{folder}/{SETTINGS_FILE}"), "")
+    layout = layout_of(folder)
+    if layout is not None:
+        return Meant(layout_settings(folder, layout), "")
     listed = modules(folder)
     config = read_model_json(folder, "config.json", dict) or {}
     if listed is None:
         known = family_of(name, folder, config)
-        return None if known is None else _of_family(folder, config, *known)
+        return None if known is None else _of_family(folder, *known)
     settings = from_modules(folder, listed)
     if stated := prompts(folder):
         return Meant(_with(settings, stated), "")
@@ -102,12 +112,10 @@ def _found(name: str) -> Meant | None:
     return Meant(settings, _assumed(settings, known[0], known[1], list(known[0].prompts)))
 
 
-def _of_family(folder: str, config: Mapping[str, Any], family: Family, by: str) -> Meant:
+def _of_family(folder: str, family: Family, by: str) -> Meant:
     """What a plain model of a family is known for."""
-    longest = config.get("max_position_embeddings")
-    length = min(stated_length(folder) or family.max_length, family.max_length)
-    if isinstance(longest, int):
-        length = min(length, longest - 2 * (config.get("model_type") in _OFFSET))
+    known = (stated_length(folder), positions(folder), family.max_length)
+    length = min(one for one in known if one)
     lengths = {"query_max_length": length, "document_max_length": length}
     values = {**family.settings, **family.prompts, **lengths}
     settings = _KINDS[family.kind].parse(values, where=folder)

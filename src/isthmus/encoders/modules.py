@@ -17,6 +17,8 @@ _LENGTHS = {
     "sentence_bert_config.json": "max_seq_length",
     "tokenizer_config.json": "model_max_length",
 }
+# Those whose positions begin after the padding's.
+_OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _MODES: dict[str, str] = {mode: mode for mode in POOLING_MODES.values()}
 _MODES["mean_sqrt_len_tokens"] = "mean_sqrt_len"
 _AFTER_POOLING = {"Dense", "LayerNorm", "Normalize"}
@@ -55,6 +57,13 @@ def stated_length(folder: str) -> int | None:
         if found:
             return int(found) if found < 1_000_000 else None
     return None
+
+
+def positions(folder: str) -> int | None:
+    """The number of positions that a model has for tokens, as far as its configuration tells."""
+    config = read_model_json(folder, "config.json", dict) or {}
+    longest = config.get("max_position_embeddings")
+    return longest - 2 * (config.get("model_type") in _OFFSET) if type(longest) is int else None
 
 
 def prompts(folder: str) -> dict[str, str]:

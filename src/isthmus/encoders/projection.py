@@ -20,7 +20,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     kind.__name__: kind
     for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.LeakyReLU, nn.ELU)
 }
-_VECTOR = "sentence_embedding"
+_VECTOR, TOKENS = "sentence_embedding", "token_embeddings"
 
 
 class Dense(nn.Module):
@@ -127,12 +127,15 @@ class Projection(nn.Sequential):
 
 
 def load_projection(
-    folder: str, listed: Sequence[tuple[str, str]], width: int
+    folder: str, listed: Sequence[tuple[str, str]], width: int, tokens: bool = False
 ) -> Projection | None:
-    """The modules of these kinds and paths for vectors of a width; None where there are none."""
+    """The modules of these kinds and paths for vectors of a width; None where there are none.
+
+    With `tokens`, they are those of a model that has a vector for each token.
+    """
     found: list[nn.Module] = []
     for kind, path in listed:
-        module = _load(folder, kind, path)
+        module = _load(folder, kind, path, TOKENS if tokens else _VECTOR)
         taken, given = width, width
         if isinstance(module, Dense):
             taken, given = module.linear.in_features, module.linear.out_features
@@ -146,14 +149,16 @@ def load_projection(
     return Projection(*found) if found else None
 
 
-def _load(folder: str, kind: str, path: str) -> nn.Module:
+def _load(folder: str, kind: str, path: str, works_on: str) -> nn.Module:
     file = f"{path}/config.json"
     about = read_model_json(folder, file, dict) or {}
-    for key in ("module_input_name", "module_output_name"):
-        if about.get(key) not in (None, _VECTOR):
+    # Where it says nothing, a Dense module works on what the model is made of.
+    reads = about.get("module_input_name") or (works_on if kind == "Dense" else _VECTOR)
+    for found in (reads, about.get("module_output_name") or reads):
+        if found != works_on:
             raise InputError(
-                f"{folder}/{file}: {kind} works on {about[key]!r:.60}, not on {_VECTOR}",
-                "choose a model with one vector per text",
+                f"{folder}/{file}: {kind} works on {found!r:.60}, not on {works_on}",
+                "choose a model whose modules all work on that",
             )
     if kind == "Normalize":
         return Normalize()

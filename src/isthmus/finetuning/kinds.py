@@ -16,7 +16,7 @@ from torch import Tensor
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import Encoder, EncoderSettings, TextModel, batch_tokens, pad
-from isthmus.encoders.model_settings import known_settings
+from isthmus.encoders.model_settings import known_settings, per_text
 from isthmus.encoders.modules import projecting
 from isthmus.encoders.projection import load_projection
 from isthmus.encoders.router import load_query_terms
@@ -234,7 +234,7 @@ class Vectors(Kind):
 
 def _known(model: str) -> EncoderSettings | None:
     with suppress(InputError):  # pooled in a way that isthmus does not know
-        return known_settings(model)
+        return per_text(known_settings(model))
     return None
 
 

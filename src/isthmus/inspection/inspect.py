@@ -23,6 +23,7 @@ from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.encoders.dense import DenseEncoder
 from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.model_settings import known_settings, stored_settings
+from isthmus.encoders.multi_vector import MultiVectorEncoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.evaluation.tables import Cell, Shown, Table
@@ -243,6 +244,8 @@ def _predicted(name: str, texts: Sequence[str], settings: InspectSettings) -> li
             raise _unreadable(f"{name} has no masked-LM head")
         if encoder.projection is not None or encoder.settings.truncate_dim is not None:
             raise _unreadable(f"the vectors of {name} are not states as its head reads them")
+    if isinstance(encoder, MultiVectorEncoder):
+        raise _unreadable(f"{name} has a vector for each token")
     return [_tokens(name, encoder, text, settings.top) for text in texts]
 
 

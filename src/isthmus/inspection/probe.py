@@ -18,6 +18,7 @@ from isthmus.collections.problems import ReadingSettings
 from isthmus.config import Overrides
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.config.output import SNAPSHOT, claimed, finish, read_snapshot, writing
+from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.model_settings import known_settings
 from isthmus.encoders.router import transformer_folder
 from isthmus.encoders.sparse import SparseSettings
@@ -240,9 +241,11 @@ def _vector(name: str) -> Vector:
         known = known_settings(name)
     if isinstance(known, SparseSettings):
         return "lexicon"
-    if known is not None and known.pooling in ("cls", "mean"):
-        return known.pooling
-    why = "it does not say how to pool" if known is None else f"it pools by {known.pooling}"
+    why = "it does not say how to pool"
+    if isinstance(known, DenseSettings):
+        if known.pooling in ("cls", "mean"):
+            return known.pooling
+        why = f"it pools by {known.pooling}"
     notice(f"{name}: {why}; its [CLS] is measured (--set vector=mean measures another)")
     return "cls"
 

@@ -9,7 +9,7 @@ from isthmus.config.encoding import Pooling
 from isthmus.config.models import model_folder
 from isthmus.config.output import read_snapshot
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.encoders.model_settings import known_settings
+from isthmus.encoders.model_settings import known_settings, per_text
 from isthmus.encoders.modules import projecting
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError
@@ -99,5 +99,5 @@ def _encoding(settings: PretrainSettings, parts: Parts) -> DenseSettings | Spars
 def _known(settings: PretrainSettings) -> DenseSettings | SparseSettings | None:
     if settings.size is None:
         with suppress(InputError):  # pooled in a way that isthmus does not know
-            return known_settings(settings.model)
+            return per_text(known_settings(settings.model))
     return None

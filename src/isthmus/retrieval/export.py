@@ -136,9 +136,14 @@ def _texts_to_file(
     source: str, output: Path, model: str, as_: str, settings: ExportSettings
 ) -> Path:
     with waiting(f"loading the encoder {model}"):
-        from isthmus.encoders import load_encoder
+        from isthmus.encoders import MultiVectorEncoder, load_encoder
 
         encoder = load_encoder(model, settings.chosen(), settings.exact)
+    if isinstance(encoder, MultiVectorEncoder):
+        raise SettingsError(
+            f"--model {model!r} has a vector for each token, and a row of {output} holds one",
+            "name a dense or sparse encoder",
+        )
     if encoder.kind == "sparse" and output.suffix == ".npy":
         raise SettingsError(
             f"--output {output}: {model!r} is sparse, and a matrix of its vectors would be nearly "

@@ -33,7 +33,7 @@ from isthmus.config.output import (
 from isthmus.config.recipes import earlier_run, merged
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loader import load_encoder
-from isthmus.encoders.model_settings import known_settings, stored_settings
+from isthmus.encoders.model_settings import known_settings, per_text, stored_settings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.evaluation import Report
@@ -61,7 +61,7 @@ from isthmus.workflows.survey import survey
 from isthmus.workflows.systems import systems
 
 if TYPE_CHECKING:
-    from isthmus.encoders import DenseEncoder, SparseEncoder
+    from isthmus.encoders import AnyEncoder
 
 MODEL, INDEX = "model", "index"
 _TRAINING = "training"
@@ -78,7 +78,7 @@ class Adaptation(Shown):
     """What the suggested next command searches for."""
 
     @cached_property
-    def encoder(self) -> DenseEncoder | SparseEncoder:
+    def encoder(self) -> AnyEncoder:
         """The adapted encoder."""
         return load_encoder(str(self.folder / MODEL))
 
@@ -241,7 +241,13 @@ def encoder_settings(settings: AdaptSettings) -> DenseSettings | SparseSettings:
             "--set pooling=mean --set similarity=cosine (or encoder=sparse), as its authors say, "
             "or choose another model",
         )
-    return stored_settings(settings.model, chosen).settings
+    found = per_text(stored_settings(settings.model, chosen).settings)
+    if found is None:
+        raise InputError(
+            f"--model {settings.model!r} has a vector for each token, and is not trained here",
+            "index the documents with it as it is, or adapt a dense or sparse encoder",
+        )
+    return found
 
 
 def _save_original(model: str, known: DenseSettings | SparseSettings, folder: Path) -> None:

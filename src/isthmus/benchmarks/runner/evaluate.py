@@ -15,11 +15,13 @@ from isthmus.collections import Problems, open_collection
 from isthmus.encoders import (
     DenseEncoder,
     DenseSettings,
+    MultiVectorEncoder,
     SparseEncoder,
     SparseSettings,
     load_encoder,
 )
 from isthmus.encoders.encoder import VectorSettings
+from isthmus.encoders.loader import Given
 from isthmus.encoders.model_settings import known_settings
 from isthmus.evaluation.query_scores import query_scores
 from isthmus.indexes.index import Index
@@ -80,12 +82,15 @@ def _encoder(model: str, made: str) -> DenseEncoder | SparseEncoder:
         "dense": DenseSettings, "sparse": SparseSettings,
     }  # fmt: skip
     before = known_settings(model) if made else None
-    if not made or isinstance(before, types[made]):
-        return load_encoder(model)
-    if before is None:
-        return load_encoder(model, {"encoder": made})
-    kept = before.model_dump(include={*VectorSettings.model_fields})
-    return load_encoder(model, types[made].parse(kept, where=model))
+    given: Given = None
+    if made and not isinstance(before, types[made]):
+        given = {"encoder": made}
+        if before is not None:
+            kept = before.model_dump(include={*VectorSettings.model_fields})
+            given = types[made].parse(kept, where=model)
+    encoder = load_encoder(model, given)
+    assert not isinstance(encoder, MultiVectorEncoder), "no model here has a vector for each token"
+    return encoder
 
 
 def _seconds_alone(searcher: Searcher, queries: Sequence[Query], depth: int) -> float:
