@@ -564,7 +564,6 @@ def data(values: Values, place: Path) -> None:
 def tokens(values: Values, place: Path) -> None:
     """Token ids, and n-gram counts as the PMI of every token."""
     from isthmus.text.corpus import tokenise
-    from isthmus.text.ngrams import count_ngrams
     from isthmus.text.pmi import pmi_column
     from isthmus.text.tokenizer import Tokenizer
 
@@ -575,9 +574,8 @@ def tokens(values: Values, place: Path) -> None:
             found = tokenise(documents, f"frozen {name}", tokenizer.serialised, cache=place / name)
             rows = [np.asarray(found[row].tokens) for row in range(len(found))]
             values.keep(f"tokens/{name}", len(rows), digest(*rows))
-            counts = count_ngrams(found, tokenizer, 2**28)
             for least in (1, 3):
-                column = pmi_column(found, counts, tokenizer, least)
+                column = pmi_column(found, tokenizer, least)
                 flat = np.concatenate([np.asarray(column[row]) for row in range(len(found))])
                 finite = flat[np.isfinite(flat)].astype(float)
                 some = map(float, finite[:: len(finite) // 20])

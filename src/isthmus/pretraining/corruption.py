@@ -24,7 +24,6 @@ from isthmus.pretraining.labels import IGNORED, Vocabulary, at_places, is_synchr
 from isthmus.pretraining.parts import Column, Part, Side
 from isthmus.pretraining.registries import corruption
 from isthmus.text.corpus import TokenisedCorpus
-from isthmus.text.ngrams import NgramCounts, count_ngrams
 from isthmus.text.pmi import pmi_column
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
@@ -276,12 +275,11 @@ _NOISE_STREAM = 6
 
 
 class ImportanceSettings(MaskingSettings):
-    """How much chance there is in the choice, and how n-grams are counted."""
+    """How much chance there is in the choice, and which n-grams count."""
 
     rate: float = Field(0.50, ge=0, lt=1, description="share of non-special tokens chosen; 0: none")
     sigma: float = Field(1.0, ge=0, description="of the noise on every token's importance")
     minimum_count: int = Field(1, ge=1, description="rarer n-grams count as unrelated words")
-    memory: float = Field(1.0, gt=0, description="GiB that counting n-grams may use")
 
 
 @corruption("importance")
@@ -300,29 +298,21 @@ class Importance(Corruption):
     streams = (_NOISE_STREAM,)
     makes = frozenset({"pmi"})
 
-    def _where(self, setting: str) -> str:
-        return f"{'corruption' if self.side == 'encoder' else 'decoder_corruption'}.{setting}"
-
     def beside(self, encoder: Corruption | None) -> None:
         """Refuses another threshold than the encoder's side has: a corpus has one column of PMI."""
         own = self.settings.minimum_count
         if isinstance(encoder, Importance) and own != (other := encoder.settings.minimum_count):
-            name = self._where("minimum_count")
+            side = "corruption" if self.side == "encoder" else "decoder_corruption"
+            name = f"{side}.minimum_count"
             raise SettingsError(
                 f"{name} = {own}, and corruption.minimum_count = {other}: both sides share one "
                 "measure of importance",
                 f"--set {name}={other}",
             )
 
-    def counts(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> NgramCounts:
-        """The n-gram statistics of a corpus, counted if need be."""
-        memory = int(self.settings.memory * 2**30)
-        return count_ngrams(corpus, tokenizer, memory, where=self._where("memory"))
-
     def columns(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> Mapping[str, Column]:
         """The PMI of the n-grams that begin at each token."""
-        counts = self.counts(corpus, tokenizer)
-        return {"pmi": pmi_column(corpus, counts, tokenizer, self.settings.minimum_count)}
+        return {"pmi": pmi_column(corpus, tokenizer, self.settings.minimum_count)}
 
     def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
         """True at the tokens to hide."""

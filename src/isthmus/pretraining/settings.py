@@ -110,7 +110,7 @@ class PretrainSettings(ReadingSettings):
     probes: ProbeSettings = Field(default_factory=ProbeSettings)
     training: TrainingSettings = Field(default_factory=TrainingSettings)
     cluster: ClusterSettings | None = Field(
-        None, description="Machines that tokenise the documents and count n-grams; null: this one"
+        None, description="Machines that tokenise the documents; null: this one"
     )
 
     @field_validator(

@@ -106,6 +106,10 @@ class TokenisedCorpus:
         block, inner = self._place(row)
         return block.tokens[inner]
 
+    def blocks(self) -> Iterator[tuple[Ints, Ints]]:
+        """All tokens of each block, and where each document begins and the last one ends."""
+        return ((block.tokens.values, block.tokens.offsets) for block in self._blocks)
+
     def _place(self, row: int) -> tuple[_Block, int]:
         if not 0 <= row < len(self):
             raise IndexError(row)
@@ -135,15 +139,6 @@ class TokenisedCorpus:
         """The row of every document id."""
         ids = chain.from_iterable(block.ids.to_pylist() for block in self._blocks)
         return {document: row for row, document in enumerate(ids)}
-
-
-def flat_tokens(file: Path) -> tuple[Ints, Ints]:
-    """All tokens of one block's file, and where each document begins and the last one ends.
-
-    Memory-mapped: only what is used is read.
-    """
-    tokens = _Block(file).tokens
-    return tokens.values, tokens.offsets
 
 
 def tokenise(

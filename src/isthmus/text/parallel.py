@@ -19,12 +19,6 @@ def places() -> int:
     return (os.cpu_count() or 1) if cluster is None else cluster.places()
 
 
-def machines() -> int:
-    """How many machines they run on."""
-    cluster = current()
-    return 1 if cluster is None else cluster.machines
-
-
 def in_parallel(tasks: Iterable[Task[Result]], jobs: int, folder: Path) -> Iterator[Result]:
     """The results of functions with their arguments, in order, few of them waiting.
 
