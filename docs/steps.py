@@ -24,12 +24,12 @@ from isthmus.config import resolve
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.bottlenecks import shares
 from isthmus.pretraining.corruption import importance
-from isthmus.pretraining.decoders import decoder_prediction, visibility
+from isthmus.pretraining.decoders import visibility
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
+from isthmus.pretraining.step import IGNORED
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import tokenise
@@ -146,7 +146,7 @@ class Step:
 
     def _resolved(self, overrides: dict[str, Any]) -> dict[str, Any]:
         return resolve(
-            "pretrain", self.recipe, {"corpus": "c", "output": "o", "model": "m"}, overrides
+            "pretrain", self.recipe, {"documents": "c", "output": "o", "model": "m"}, overrides
         )
 
     @staticmethod
@@ -253,7 +253,7 @@ class Step:
 
     def _decoder_terms(self, row: int, length: int) -> list[str]:
         labels = self.step["decoder_labels"]
-        log_p = decoder_prediction(self.step).logits().log_softmax(-1)
+        log_p = self.step.prediction.logits().log_softmax(-1)
         found = iter(-log_p[torch.arange(len(log_p)), self.step["decoder_targets"]])
         terms = [
             [BLANK if id_ == IGNORED else number(next(found).item()) for id_ in line]

@@ -43,9 +43,8 @@ class LastTokens(View):
 class EverySecond(Corruption):
     """Hides every second token."""
 
-    def choose(self, batch, vocabulary):
-        ids = batch["input_ids"]
-        return (torch.arange(ids.shape[1]) % 2 == 0) & ~vocabulary.is_special(ids)
+    def choose(self, step):
+        return (torch.arange(step["input_ids"].shape[1]) % 2 == 0) & ~step.special()
 
 
 class MeanState(Bottleneck):
@@ -55,22 +54,18 @@ class MeanState(Bottleneck):
     trains = "mean"
     finetune_with = "dense-mean"
 
-    def forward(self, step, backbone, vocabulary):
-        weights = step["attention_mask"][:, :, None].to(step["hidden_states"].dtype)
-        return (step["hidden_states"] * weights).sum(1) / weights.sum(1)
+    def forward(self, step):
+        return step.mean()
 
 
 class Product(Decoder):
-    """Each token's embedding times the bottleneck; it hides the first half of the tokens."""
+    """Each token's embedding times the bottleneck."""
 
     requires = frozenset({"bottleneck", "input_ids", "decoder_ids", "decoder_labels"})
     uses_head = True
 
-    def hides(self, batch, vocabulary):
-        return torch.ones_like(batch["input_ids"]) * ~vocabulary.is_special(batch["input_ids"])
-
-    def decode(self, step, backbone, vocabulary):
-        return backbone.embed(step["decoder_ids"]) * step["bottleneck"][:, None]
+    def decode(self, step):
+        return step.backbone.embed(step["decoder_ids"]) * step["bottleneck"][:, None]
 
 
 class Norm(Probe):

@@ -12,7 +12,7 @@ from tokenizers import models, pre_tokenizers, processors
 from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.labels import Vocabulary
+from isthmus.pretraining.step import Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 
 

@@ -14,8 +14,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import TiedHead
 from isthmus.nn.layers import Layer
 from isthmus.pretraining.decoders import visibility
-from isthmus.pretraining.labels import IGNORED
-from isthmus.training.task import Batch
+from isthmus.pretraining.step import IGNORED, Step
 
 Vector = list[float]
 Map = Callable[[Vector], Vector]
@@ -119,15 +118,15 @@ def plain_embeddings(backbone: Backbone, ids: list[int]) -> list[Vector]:
     return [normed(add(words[i], positions[n], types[0])) for n, i in enumerate(ids)]
 
 
-def plain_reconstruction(backbone: Backbone, part: Any, step: Batch, labels: torch.Tensor) -> float:
+def plain_reconstruction(backbone: Backbone, part: Any, step: Step, labels: torch.Tensor) -> float:
     """The summed cross-entropy of a decoder at given labels, text by text without its padding."""
 
-    def bidirectional(part: Any, step: Batch, row: int, vector: Vector) -> list[Vector]:
+    def bidirectional(part: Any, step: Step, row: int, vector: Vector) -> list[Vector]:
         return stacked(
             part, [vector, *plain_embeddings(backbone, texts(step, "decoder_ids")[row])[1:]]
         )
 
-    def condenser(part: Any, step: Batch, row: int, vector: Vector) -> list[Vector]:
+    def condenser(part: Any, step: Step, row: int, vector: Vector) -> list[Vector]:
         length = int(step["attention_mask"][row].sum())
         return stacked(part, [vector, *step["middle_states"][row, 1:length].tolist()])
 
@@ -137,7 +136,7 @@ def plain_reconstruction(backbone: Backbone, part: Any, step: Batch, labels: tor
             states = plain_layer(layer, states, everything, states)
         return states
 
-    def autoregressive(part: Any, step: Batch, row: int, vector: Vector) -> list[Vector]:
+    def autoregressive(part: Any, step: Step, row: int, vector: Vector) -> list[Vector]:
         states = [vector, *plain_embeddings(backbone, texts(step, "input_ids")[row])[1:]]
         window = part.settings.window or len(states)
         visible = [
@@ -147,7 +146,7 @@ def plain_reconstruction(backbone: Backbone, part: Any, step: Batch, labels: tor
         states = plain_layer(part.layer, states, visible, states, pre=True)
         return [norm(part.norm)(state) for state in states]
 
-    def enhanced(part: Any, step: Batch, row: int, vector: Vector) -> list[Vector]:
+    def enhanced(part: Any, step: Step, row: int, vector: Vector) -> list[Vector]:
         content = [vector, *plain_embeddings(backbone, texts(step, "input_ids")[row])[1:]]
         length = len(content)
         positions = backbone.encoder.embeddings.position_embeddings.weight.tolist()
@@ -183,7 +182,7 @@ def plain_reconstruction(backbone: Backbone, part: Any, step: Batch, labels: tor
     return loss
 
 
-def texts(step: Batch, field: str) -> list[list[int]]:
+def texts(step: Step, field: str) -> list[list[int]]:
     """The ids of each row without its padding."""
     lengths = step["attention_mask"].sum(1).tolist()
     return [row[:length] for row, length in zip(step[field].tolist(), lengths, strict=True)]

@@ -10,8 +10,8 @@ import torch
 from tests.golden.loops import check_all_weights, log_softmax, numerical_gradient, plain_head
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.objectives import BagOfWords, BagOfWordsSettings, bag_of_words, token_sets
+from isthmus.pretraining.step import Step, Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 
 # [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4: a text with a repeated token, one of a single
@@ -71,8 +71,10 @@ def test_value_gap_and_count(
     states = backbone(IDS, MASK)
     step = {"hidden_states": states, "input_ids": IDS, "attention_mask": MASK}
     part = objective(projection, vector)
-    assert part.count(step, vocabulary).item() == 2, "texts with an empty bag do not count"
-    found = part(step, backbone, vocabulary)
+    assert Step(step, vocabulary).count(part.items).item() == 2, (
+        "texts with an empty bag do not count"
+    )
+    found = part(Step(step, vocabulary, backbone))
     expected = plain(backbone, states, projection, vector)
     assert found[""].item() == pytest.approx(sum(loss for loss, _ in expected), rel=1e-6)
     assert found["gap"].item() == pytest.approx(sum(gap for _, gap in expected), rel=1e-6)
@@ -85,7 +87,7 @@ def test_gradient_of_every_hidden_state(
 ) -> None:
     states = backbone(IDS, MASK).detach().requires_grad_()
     step = {"hidden_states": states, "input_ids": IDS, "attention_mask": MASK}
-    loss = objective(projection, vector)(step, backbone, vocabulary)[""]
+    loss = objective(projection, vector)(Step(step, vocabulary, backbone))[""]
     (found,) = torch.autograd.grad(loss, states)
     expected = numerical_gradient(
         lambda: sum(loss for loss, _ in plain(backbone, states, projection, vector)), states
@@ -100,7 +102,7 @@ def test_gradient_of_all_weights(
     projection: str, vector: str, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     step = {"hidden_states": backbone(IDS, MASK), "input_ids": IDS, "attention_mask": MASK}
-    loss = objective(projection, vector)(step, backbone, vocabulary)[""]
+    loss = objective(projection, vector)(Step(step, vocabulary, backbone))[""]
     check_all_weights(
         backbone,
         loss,
@@ -125,8 +127,8 @@ def test_the_neighbours_bag(partner: list[int], backbone: Backbone, vocabulary: 
         return loss
 
     part = objective(target="partner")
-    assert part.count(step, vocabulary).item() == 2
-    found = part(step, backbone, vocabulary)
+    assert Step(step, vocabulary).count(part.items).item() == 2
+    found = part(Step(step, vocabulary, backbone))
     assert found[""].item() == pytest.approx(plain(), rel=1e-6)
     # log|T| of the two bags that are not empty: three tokens, and one.
     assert found["gap"].item() == pytest.approx(plain() - math.log(3), rel=1e-6)
@@ -149,7 +151,8 @@ def test_the_bag_is_of_the_text_before_masking(backbone: Backbone, vocabulary: V
     step = {"hidden_states": states, "input_ids": IDS, "attention_mask": MASK}
     hidden = {**step, "encoder_ids": torch.full_like(IDS, 4), "labels": IDS}
     assert (
-        objective()(hidden, backbone, vocabulary)[""] == objective()(step, backbone, vocabulary)[""]
+        objective()(Step(hidden, vocabulary, backbone))[""]
+        == objective()(Step(step, vocabulary, backbone))[""]
     )
 
 

@@ -24,7 +24,7 @@ from isthmus.pretraining.bottlenecks import (
     ProjectedCls,
     shares,
 )
-from isthmus.pretraining.labels import Vocabulary
+from isthmus.pretraining.step import Step, Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 
 Form = Literal["softmax", "saturated"]
@@ -40,7 +40,7 @@ every_form = pytest.mark.parametrize("form", ["softmax", "saturated"])
 
 def test_cls(backbone: Backbone, vocabulary: Vocabulary) -> None:
     states = backbone(HIDDEN, MASK)
-    found = Cls(None)({"hidden_states": states}, backbone, vocabulary)
+    found = Cls(None)(Step({"hidden_states": states}, vocabulary, backbone))
     assert torch.equal(found, states[:, 0])
     assert found.requires_grad, "the decoder teaches the encoder"
 
@@ -48,7 +48,7 @@ def test_cls(backbone: Backbone, vocabulary: Vocabulary) -> None:
 def test_mean(backbone: Backbone, vocabulary: Vocabulary) -> None:
     states = backbone(HIDDEN, MASK)
     step = {"hidden_states": states, "attention_mask": MASK}
-    found = Mean(None)(step, backbone, vocabulary)
+    found = Mean(None)(Step(step, vocabulary, backbone))
     for row, length in enumerate(MASK.sum(1).tolist()):
         wanted = sum(states[row, place] for place in range(length)) / length
         torch.testing.assert_close(found[row], wanted)
@@ -72,7 +72,7 @@ def test_projected_cls(backbone: Backbone, vocabulary: Vocabulary, tokenizer: To
                 loss += factor * value
         return loss
 
-    loss = (part({"hidden_states": states}, backbone, vocabulary) * FACTORS).sum()
+    loss = (part(Step({"hidden_states": states}, vocabulary, backbone)) * FACTORS).sum()
     assert loss.item() == pytest.approx(plain())
     tensors = [states, part.projection.weight, part.projection.bias]
     for tensor, found in zip(tensors, torch.autograd.grad(loss, tensors), strict=True):
@@ -104,7 +104,7 @@ def lexicon_loss(
 ) -> torch.Tensor:
     part = Lexicon(LexiconSettings(form=form, embedded=False))
     step = {"hidden_states": states, "input_ids": IDS, "encoder_ids": HIDDEN}
-    vectors: torch.Tensor = part(step, backbone, vocabulary)
+    vectors: torch.Tensor = part(Step(step, vocabulary, backbone))
     assert not vectors[2].any(), "no token, no weight"
     return (vectors.double() * FACTORS).sum()
 
@@ -165,7 +165,9 @@ def test_an_embedded_lexicon_takes_the_place_of_the_first_word(
     states = backbone(HIDDEN, MASK).detach().requires_grad_()
     step = {"hidden_states": states, "input_ids": IDS, "encoder_ids": HIDDEN}
     bare, embedded = (
-        Lexicon(LexiconSettings(form=form, embedded=value))(step, backbone, vocabulary).double()
+        Lexicon(LexiconSettings(form=form, embedded=value))(
+            Step(step, vocabulary, backbone)
+        ).double()
         for value in (False, True)
     )
     layer = backbone.encoder.embeddings

@@ -14,7 +14,7 @@ from isthmus.errors import MismatchError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import draw, uniform
 from isthmus.pretraining.corruption import Generator, GeneratorSettings, sample
-from isthmus.pretraining.labels import IGNORED, Vocabulary
+from isthmus.pretraining.step import IGNORED, Step, Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
@@ -92,8 +92,8 @@ def test_each_sample_is_the_one_of_the_plain_loop(
     tokenizer: Tokenizer,
 ) -> None:
     batch = batch_of(40)
-    found = generator(batch, vocabulary)
-    chosen = generator.choose(batch, vocabulary)
+    found = generator.prepare(Step(batch, vocabulary))
+    chosen = generator.choose(generator.draw(Step(batch, vocabulary)))
     assert (chosen.sum(1) == 2).all(), "round(0.5 · 4): [UNK] does not count"
     assert not chosen[vocabulary.is_special(batch["input_ids"])].any()
     masked = torch.where(chosen, tokenizer.mask_id, batch["input_ids"])
@@ -116,7 +116,7 @@ def test_samples_follow_the_softmax_and_are_never_special(
     # Hiding the same two places everywhere makes one distribution for each.
     chosen = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
     chosen[:, [1, 4]] = True
-    found = generator.hide(batch, chosen, vocabulary)
+    found = generator.hide(generator.draw(Step(batch, vocabulary)), chosen)
     assert torch.equal(found[~chosen], batch["input_ids"][~chosen])
     assert not vocabulary.is_special(found[chosen]).any()
     masked = torch.where(chosen, tokenizer.mask_id, batch["input_ids"])[:1]
@@ -139,8 +139,8 @@ def test_labels(
 ) -> None:
     part = made(folder, backbone, tokenizer, labels=kind)
     batch = batch_of(5)
-    labels = part(batch, vocabulary)["labels"]
-    told = part.choose(batch, vocabulary)
+    labels = part.prepare(Step(batch, vocabulary))["labels"]
+    told = part.choose(part.draw(Step(batch, vocabulary)))
     if kind == "all":
         told = ~vocabulary.is_special(batch["input_ids"])
     assert torch.equal(labels, torch.where(told, batch["input_ids"], IGNORED))
@@ -151,8 +151,8 @@ def test_the_generator_is_frozen_and_no_part_of_what_is_trained(
 ) -> None:
     assert not any(parameter.requires_grad for parameter in generator.model.parameters())
     assert not generator.model.training
-    found = generator(batch_of(3), vocabulary)["encoder_ids"]
-    assert torch.equal(found, generator(batch_of(3), vocabulary)["encoder_ids"])
+    found = generator.prepare(Step(batch_of(3), vocabulary))["encoder_ids"]
+    assert torch.equal(found, generator.prepare(Step(batch_of(3), vocabulary))["encoder_ids"])
 
 
 def test_a_generator_with_other_tokens_is_refused(

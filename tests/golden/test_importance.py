@@ -13,7 +13,7 @@ from tests.factories import tokenised
 
 from isthmus.pretraining.corruption import Importance, ImportanceSettings, importance
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.labels import IGNORED, Vocabulary
+from isthmus.pretraining.step import IGNORED, Step, Vocabulary
 from isthmus.pretraining.views import Same, SameSettings
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import Tokenizer
@@ -107,7 +107,7 @@ def test_the_top_by_importance_is_hidden(
     assert any(len(text) < len(document) for text, document in zip(texts, documents, strict=True))
     maskable = ~vocabulary.is_special(batch["input_ids"])
     scores = importance(batch["pmi"], maskable)
-    chosen = part(batch, vocabulary)["decoder_labels"] != IGNORED
+    chosen = part.prepare(Step(batch, vocabulary))["decoder_labels"] != IGNORED
     for row, expected in enumerate(plain_importance(documents, texts, minimum)):
         regular = [place for place, token in enumerate(texts[row]) if token != UNKNOWN]
         for place in regular:
@@ -128,6 +128,11 @@ def text(tokens: int, scores: list[float] | None = None, rows: int = 1) -> Batch
     return {"input_ids": ids, "keys": torch.arange(rows), "pmi": pmi}
 
 
+def chosen_by(chosen: ImportanceSettings, batch: Batch, vocabulary: Vocabulary) -> torch.Tensor:
+    part = Importance(chosen)
+    return part.choose(part.draw(Step(batch, vocabulary)))
+
+
 @pytest.mark.parametrize(
     ("tokens", "rate", "amount"),
     [(1, 0.5, 1), (3, 0.5, 1), (5, 0.5, 2), (10, 0.29, 2), (50, 0.58, 29), (40, 0.99, 39)],
@@ -136,7 +141,7 @@ def test_the_budget_is_the_floor(
     tokens: int, rate: float, amount: int, vocabulary: Vocabulary
 ) -> None:
     # 50 · 0.58 is 28.999999999999996 in binary.
-    chosen = Importance(settings(rate=rate)).choose(text(tokens), vocabulary)
+    chosen = chosen_by(settings(rate=rate), text(tokens), vocabulary)
     assert chosen.sum() == amount
 
 
@@ -146,7 +151,7 @@ def test_noise_is_normal_with_sigma_around_the_importance(
 ) -> None:
     # PMI(ab) = 1 and PMI(bc) = 0, so AMI is 1, 1 and 0; one of the three is hidden.
     batch = text(3, [1.0, 0.0], rows=20_000)
-    chosen = Importance(settings(sigma=sigma, rate=0.4)).choose(batch, vocabulary)
+    chosen = chosen_by(settings(sigma=sigma, rate=0.4), batch, vocabulary)
     assert (chosen.sum(1) == 1).all()
     found = chosen.double().mean(0)[1:4].tolist()
     assert found == pytest.approx(shares([1.0, 1.0, 0.0], sigma), abs=5 * (0.25 / 20_000) ** 0.5)
@@ -170,7 +175,7 @@ def shares(means: list[float], sigma: float) -> list[float]:
 
 def test_without_noise_every_epoch_hides_the_same(vocabulary: Vocabulary) -> None:
     batch = text(6, [0.5, 3.0, 0.1, 0.2, 2.0], rows=9)
-    chosen = Importance(settings(sigma=0)).choose(batch, vocabulary)
+    chosen = chosen_by(settings(sigma=0), batch, vocabulary)
     assert len({tuple(row) for row in chosen.tolist()}) == 1
-    noisy = Importance(settings(sigma=1)).choose(batch, vocabulary)
+    noisy = chosen_by(settings(sigma=1), batch, vocabulary)
     assert len({tuple(row) for row in noisy.tolist()}) > 1

@@ -7,8 +7,8 @@ import torch
 from tests.golden.loops import check_all_weights, log_softmax, numerical_gradient, plain_head
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.objectives import MaskedLm, ObjectiveSettings
+from isthmus.pretraining.step import IGNORED, Step, Vocabulary
 
 # Three texts of unlike length: three labels, one, none.
 LABELS = torch.tensor(
@@ -41,8 +41,8 @@ def plain(backbone: Backbone, states: torch.Tensor) -> float:
 def test_value_and_count(objective: MaskedLm, backbone: Backbone, vocabulary: Vocabulary) -> None:
     states = backbone(IDS, MASK)
     step = {"hidden_states": states, "labels": LABELS}
-    assert objective.count(step, vocabulary).item() == 4
-    found = objective(step, backbone, vocabulary)
+    assert Step(step, vocabulary).count(objective.items).item() == 4
+    found = objective(Step(step, vocabulary, backbone))
     assert list(found) == [""]
     assert found[""].item() == pytest.approx(plain(backbone, states), rel=1e-6)
 
@@ -52,7 +52,7 @@ def test_gradient_of_every_hidden_state(
 ) -> None:
     states = backbone(IDS, MASK).detach().requires_grad_()
     step = {"hidden_states": states, "labels": LABELS}
-    (found,) = torch.autograd.grad(objective(step, backbone, vocabulary)[""], states)
+    (found,) = torch.autograd.grad(objective(Step(step, vocabulary, backbone))[""], states)
     expected = numerical_gradient(lambda: plain(backbone, states), states)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
     assert not found[LABELS == IGNORED].any(), "unlabelled positions are not predicted"
@@ -63,7 +63,7 @@ def test_gradient_of_all_weights(
     objective: MaskedLm, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     step = {"hidden_states": backbone(IDS, MASK), "labels": LABELS}
-    loss = objective(step, backbone, vocabulary)[""]
+    loss = objective(Step(step, vocabulary, backbone))[""]
     check_all_weights(backbone, loss, lambda: plain(backbone, backbone(IDS, MASK)))
 
 
@@ -73,8 +73,8 @@ def test_a_batch_without_labels_is_zero_and_still_has_gradients(
     # Other processes wait for the gradients of this one.
     states = backbone(IDS, MASK)
     step = {"hidden_states": states, "labels": torch.full_like(IDS, IGNORED)}
-    assert objective.count(step, vocabulary).item() == 0
-    loss = objective(step, backbone, vocabulary)[""]
+    assert Step(step, vocabulary).count(objective.items).item() == 0
+    loss = objective(Step(step, vocabulary, backbone))[""]
     assert loss.item() == 0.0
     found = torch.autograd.grad(loss, list(backbone.parameters()), allow_unused=True)
     assert sum(gradient is not None for gradient in found) > len(found) / 2

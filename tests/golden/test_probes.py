@@ -17,9 +17,7 @@ from tests.golden.loops import log_softmax, plain_head
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import key
 from isthmus.pretraining.corruption import MaskingSettings, Uniform
-from isthmus.pretraining.decoders import decoder_prediction
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.labels import IGNORED, PLACES
 from isthmus.pretraining.probes import (
     HeldOut,
     Probe,
@@ -30,6 +28,7 @@ from isthmus.pretraining.probes import (
 )
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
+from isthmus.pretraining.step import IGNORED, PLACES, Step
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
@@ -188,7 +187,7 @@ def test_masked_lm(make: Callable[..., Bench], backbone: Backbone) -> None:
     losses: list[float] = []
     for place, ids in enumerate(alone(bench.held_out.texts)):
         row = {"input_ids": torch.tensor([ids]), "keys": torch.tensor([key(0, 2**31, place)])}
-        hidden = corruption(row, bench.task.vocabulary)
+        hidden = corruption.prepare(bench.task.step(row))
         seen = states(backbone, hidden["encoder_ids"][0].tolist())
         losses += [
             -log_softmax(head(seen[position]), label)
@@ -267,9 +266,9 @@ def test_use_of_the_bottleneck(
     bench = make({**recipe, **view})
     task, (batch,) = bench.task, bench.held_out.steps
     decode = task.decode
-    seen: list[Batch] = []
+    seen: list[Step] = []
 
-    def spy(step: Batch) -> Batch:
+    def spy(step: Step) -> Step:
         seen.append(step)
         return decode(step)
 
@@ -300,8 +299,8 @@ def test_use_of_the_bottleneck(
 
 def lone_losses(
     task: PretrainTask,
-    decode: Callable[[Batch], Batch],
-    step: Batch,
+    decode: Callable[[Step], Step],
+    step: Step,
     row: int,
     vector: torch.Tensor,
 ) -> list[float]:
@@ -309,13 +308,14 @@ def lone_losses(
     length = int(step["attention_mask"][row].sum())
     lone = {
         name: value[row : row + 1, :length] if value.dim() > 1 else value[row : row + 1]
-        for name, value in step.items()
+        for name, value in step.fields.items()
         if name not in ("tokens", "regular", *PLACES.values())  # places in the whole batch
     }
     lone |= {"partner": torch.tensor([0]), "bottleneck": vector[None]}
     with torch.no_grad():
-        decoded = decode(lone)
-    logits = decoder_prediction(decoded).logits().double().tolist()
+        decoded = decode(task.step(lone))
+    assert decoded.prediction is not None
+    logits = decoded.prediction.logits().double().tolist()
     targets = decoded["decoder_targets"].tolist()
     return [-log_softmax(scores, target) for scores, target in zip(logits, targets, strict=True)]
 
@@ -325,7 +325,7 @@ def test_the_true_bottleneck_is_what_training_computes(
     asked: bool, make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not asked:  # places that hold no label are not counted
-        monkeypatch.setattr("isthmus.pretraining.labels.SYNCHRONOUS", frozenset())
+        monkeypatch.setattr("isthmus.pretraining.step.SYNCHRONOUS", frozenset())
     bench = make({**AUTOENCODING, **PAIRS})
     (batch,) = bench.held_out.steps
     prepared = bench.task.prepare(batch)

@@ -16,10 +16,10 @@ from tests.golden.loops import log_softmax, plain_head, plain_reconstruction
 from isthmus.config import resolve, shipped_recipes
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
+from isthmus.pretraining.step import IGNORED
 from isthmus.pretraining.task import PretrainTask
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
@@ -81,8 +81,7 @@ class Loops:
         halves = len(self.texts) // task.parts.view.rows
         partner = [(row + halves) % len(self.texts) for row in range(len(self.texts))]
         self.partner = partner if task.parts.view.rows == 2 else list(range(len(self.texts)))
-        self.step = {
-            **batch,
+        self.step = task.step(batch) | {
             "bottleneck": vectors.double(),
             "middle_states": found[task.backbone.depth // 2],
             "partner": torch.tensor(self.partner),

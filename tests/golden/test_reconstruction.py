@@ -10,11 +10,10 @@ from tests.golden.loops import check_slopes, numerical_gradient, plain_reconstru
 
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.decoders import Decoder
-from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.objectives import ObjectiveSettings, Reconstruction
 from isthmus.pretraining.registries import DECODERS
+from isthmus.pretraining.step import IGNORED, Step, Vocabulary
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training.task import Batch
 
 I = IGNORED  # noqa: E741
 # Two texts of two documents: a word of two pieces; an [UNK] inside; one token; none at all.
@@ -67,7 +66,7 @@ def decoder(request: pytest.FixtureRequest, backbone: Backbone, tokenizer: Token
 
 
 @pytest.fixture
-def step(decoder: Decoder, vocabulary: Vocabulary) -> Batch:
+def step(decoder: Decoder, vocabulary: Vocabulary, backbone: Backbone) -> Step:
     """What a decoder is given, with a vector for each text and states half-way up."""
     generator = torch.Generator().manual_seed(6)
     batch = {
@@ -79,17 +78,17 @@ def step(decoder: Decoder, vocabulary: Vocabulary) -> Batch:
     }  # fmt: skip
     if type(decoder).__name__ == "Bidirectional":
         batch |= {"decoder_labels": LABELS}
-    return batch | decoder.prepare(batch, vocabulary)
+    step = Step(batch, vocabulary, backbone)
+    return step | decoder.prepare(step)
 
 
-def plain(backbone: Backbone, part: Decoder, step: Batch) -> float:
+def plain(backbone: Backbone, part: Decoder, step: Step) -> float:
     """The summed cross-entropy at the expected labels."""
     return plain_reconstruction(backbone, part, step, EXPECTED[type(part).__name__.lower()])
 
 
-def rebuilt(decoder: Decoder, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Any:
-    objective = Reconstruction(ObjectiveSettings())
-    found = objective({**step, **decoder(step, backbone, vocabulary)}, backbone, vocabulary)
+def rebuilt(decoder: Decoder, step: Step) -> Any:
+    found = Reconstruction(ObjectiveSettings())(decoder(step))
     assert list(found) == [""]
     return found[""]
 
@@ -100,31 +99,25 @@ every_decoder = pytest.mark.parametrize(
 
 
 @every_decoder
-def test_labels_value_and_count(
-    decoder: Decoder, step: Batch, backbone: Backbone, vocabulary: Vocabulary
-) -> None:
+def test_labels_value_and_count(decoder: Decoder, step: Step, backbone: Backbone) -> None:
     expected = EXPECTED[type(decoder).__name__.lower()]
     assert torch.equal(step["decoder_labels"], expected)
-    count = Reconstruction(ObjectiveSettings()).count(step, vocabulary)
+    count = step.count(Reconstruction.items)
     assert count.item() == (expected != IGNORED).sum()
-    loss = rebuilt(decoder, step, backbone, vocabulary)
+    loss = rebuilt(decoder, step)
     assert loss.item() == pytest.approx(plain(backbone, decoder, step), rel=1e-6)
 
 
 @every_decoder
-def test_gradient_of_the_bottleneck(
-    decoder: Decoder, step: Batch, backbone: Backbone, vocabulary: Vocabulary
-) -> None:
+def test_gradient_of_the_bottleneck(decoder: Decoder, step: Step, backbone: Backbone) -> None:
     vectors = step["bottleneck"]
-    (found,) = torch.autograd.grad(rebuilt(decoder, step, backbone, vocabulary), vectors)
+    (found,) = torch.autograd.grad(rebuilt(decoder, step), vectors)
     expected = numerical_gradient(lambda: plain(backbone, decoder, step), vectors)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-6)
 
 
 @every_decoder
-def test_gradient_of_all_weights(
-    decoder: Decoder, step: Batch, backbone: Backbone, vocabulary: Vocabulary
-) -> None:
+def test_gradient_of_all_weights(decoder: Decoder, step: Step, backbone: Backbone) -> None:
     condenses = type(decoder).__name__ == "Condenser"
     own_head = getattr(decoder, "own_head", None) is not None
     moved: list[torch.Tensor] = [*decoder.parameters(), step["bottleneck"]]
@@ -135,16 +128,16 @@ def test_gradient_of_all_weights(
         embeds = ("embeddings" in name and not condenses) or "word_embeddings" in name
         headed = name.startswith("model.cls") and not own_head
         (moved if embeds or headed else still).append(parameter)
-    loss = rebuilt(decoder, step, backbone, vocabulary)
+    loss = rebuilt(decoder, step)
     check_slopes(loss, lambda: plain(backbone, decoder, step), moved, still)
 
 
 @every_decoder
 def test_a_batch_without_labels_is_zero_and_still_has_gradients(
-    decoder: Decoder, step: Batch, backbone: Backbone, vocabulary: Vocabulary
+    decoder: Decoder, step: Step, backbone: Backbone
 ) -> None:
-    nothing = {**step, "decoder_labels": torch.full_like(IDS, IGNORED)}
-    loss = rebuilt(decoder, nothing, backbone, vocabulary)
+    nothing = step | {"decoder_labels": torch.full_like(IDS, IGNORED)}
+    loss = rebuilt(decoder, nothing)
     assert loss.item() == 0.0
     (found,) = torch.autograd.grad(loss, step["bottleneck"])
     assert not found.any()

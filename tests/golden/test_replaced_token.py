@@ -11,8 +11,8 @@ from tests.golden.loops import check_all_weights, log_softmax, numerical_gradien
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import Prediction
-from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.objectives import ObjectiveSettings, ReplacedToken
+from isthmus.pretraining.step import Step, Vocabulary
 
 IDS = torch.tensor([[2, 7, 12, 7, 30, 3], [2, 9, 1, 11, 3, 0], [2, 3, 0, 0, 0, 0]])
 REPLACED = torch.tensor([[2, 7, 13, 7, 31, 3], [2, 14, 1, 11, 3, 0], [2, 3, 0, 0, 0, 0]])
@@ -33,11 +33,11 @@ def test_value_count_and_gradients(backbone: Backbone, vocabulary: Vocabulary) -
     part = ReplacedToken(ObjectiveSettings())
     states = backbone(REPLACED, MASK)
     step = {"hidden_states": states, "input_ids": IDS, "encoder_ids": REPLACED}
-    assert part.count(step, vocabulary).item() == 6
-    loss = part(step, backbone, vocabulary)[""]
+    assert Step(step, vocabulary).count(part.items).item() == 6
+    loss = part(Step(step, vocabulary, backbone))[""]
     assert loss.item() == pytest.approx(plain(backbone, states), rel=1e-6)
     leaf = states.detach().requires_grad_()
-    again = part({**step, "hidden_states": leaf}, backbone, vocabulary)[""]
+    again = part(Step({**step, "hidden_states": leaf}, vocabulary, backbone))[""]
     (found,) = torch.autograd.grad(again, leaf)
     expected = numerical_gradient(lambda: plain(backbone, leaf), leaf)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
@@ -53,6 +53,6 @@ def test_restored_counts_replacements_that_are_found_out(vocabulary: Vocabulary)
     step = {"hidden_states": logits.requires_grad_(), "input_ids": IDS, "encoder_ids": REPLACED}
     identity = torch.eye(vocabulary.size, dtype=torch.float64)
     unchanged: Any = SimpleNamespace(predict=lambda states: Prediction(states, identity, None))
-    found = ReplacedToken(ObjectiveSettings())(step, unchanged, vocabulary)["restored"]
+    found = ReplacedToken(ObjectiveSettings())(Step(step, vocabulary, unchanged))["restored"]
     assert found.item() == 2
     assert not found.requires_grad, "a number for the log"

@@ -13,8 +13,8 @@ import torch
 from tests.golden.loops import numerical_gradient
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.objectives import SpanContrast, SpanContrastSettings, span_contrast
+from isthmus.pretraining.step import Step, Vocabulary
 
 PARTNER = [3, 4, 5, 0, 1, 2]
 # Documents of each process, two texts each.
@@ -44,14 +44,14 @@ def test_value_count_and_gradient(
     temperature: float, backbone: Backbone, vocabulary: Vocabulary
 ) -> None:
     states = torch.stack([vectors(), torch.full((6, 4), 9.0).double()], 1).requires_grad_()
-    step = {"hidden_states": states, "partner": torch.tensor(PARTNER)}
+    step = {"hidden_states": states, "partner": torch.tensor(PARTNER), "keys": torch.arange(6)}
     part = SpanContrast(SpanContrastSettings(temperature=temperature))
-    assert part.count(step, vocabulary).item() == 6
+    assert Step(step, vocabulary).count(part.items).item() == 6
 
     def expected() -> float:
         return plain(states[:, 0], dict(enumerate(PARTNER)), temperature)
 
-    loss = part(step, backbone, vocabulary)[""]
+    loss = part(Step(step, vocabulary, backbone))[""]
     assert loss.item() == pytest.approx(expected(), rel=1e-5)
     (found,) = torch.autograd.grad(loss, states)
     torch.testing.assert_close(found, numerical_gradient(expected, states), rtol=1e-4, atol=1e-5)
@@ -120,8 +120,8 @@ def in_one_of_two_processes(folder: Path, number: int) -> None:
         own = torch.split(vectors(sum(shares)), shares)[number]
         states = own[:, None].float().requires_grad_()
         step = {"hidden_states": states, "partner": torch.tensor(partners(documents[number]))}
-        nothing: Any = None  # neither the backbone nor the vocabulary has a say
-        loss = SpanContrast(SpanContrastSettings())(step, nothing, nothing)[""]
+        nothing: Any = None  # the vocabulary has no say
+        loss = SpanContrast(SpanContrastSettings())(Step(step, nothing))[""]
         (gradient,) = torch.autograd.grad(loss, states)
         told.append({"loss": loss.item(), "gradient": gradient[:, 0].tolist()})
     (folder / f"{number}.json").write_text(json.dumps(told))

@@ -10,8 +10,8 @@ import torch
 from tests.golden.loops import check_all_weights, numerical_gradient, plain_head
 
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.labels import Vocabulary
 from isthmus.pretraining.objectives import ObjectiveSettings, TermFrequency, term_counts
+from isthmus.pretraining.step import Step, Vocabulary
 
 # A token thrice and others once; one token; [UNK] and [MASK] as a user typed them; no token.
 IDS = torch.tensor(
@@ -36,12 +36,14 @@ def test_value_and_gradients(backbone: Backbone, vocabulary: Vocabulary) -> None
     part = TermFrequency(ObjectiveSettings())
     states = backbone(IDS, MASK)
     step = {"hidden_states": states, "input_ids": IDS}
-    assert part.count(step, vocabulary).item() == 2, "texts without a token do not count"
-    loss = part(step, backbone, vocabulary)[""]
+    assert Step(step, vocabulary).count(part.items).item() == 2, (
+        "texts without a token do not count"
+    )
+    loss = part(Step(step, vocabulary, backbone))[""]
     assert loss.item() == pytest.approx(plain(backbone, states), rel=1e-6)
     leaf = states.detach().requires_grad_()
     (found,) = torch.autograd.grad(
-        part({**step, "hidden_states": leaf}, backbone, vocabulary)[""], leaf
+        part(Step({**step, "hidden_states": leaf}, vocabulary, backbone))[""], leaf
     )
     torch.testing.assert_close(
         found, numerical_gradient(lambda: plain(backbone, leaf), leaf), rtol=1e-5, atol=1e-5
@@ -60,4 +62,6 @@ def test_counts_are_of_the_text_before_masking_without_special_tokens(
     step = {"hidden_states": states, "input_ids": IDS}
     hidden = {**step, "encoder_ids": torch.full_like(IDS, 4)}
     part = TermFrequency(ObjectiveSettings())
-    assert part(hidden, backbone, vocabulary)[""] == part(step, backbone, vocabulary)[""]
+    assert (
+        part(Step(hidden, vocabulary, backbone))[""] == part(Step(step, vocabulary, backbone))[""]
+    )

@@ -21,15 +21,14 @@ from isthmus.pretraining.corruption import (
     Corruption,
     Importance,
     Nested,
+    Side,
     Uniform,
     WholeWord,
-    most_hidden,
 )
 from isthmus.pretraining.decoders import VISIBILITY_STREAM
 from isthmus.pretraining.examples import Example, PretrainExamples
-from isthmus.pretraining.labels import IGNORED, Vocabulary
-from isthmus.pretraining.parts import Side
 from isthmus.pretraining.registries import CORRUPTIONS as REGISTERED
+from isthmus.pretraining.step import IGNORED, Step, Vocabulary
 from isthmus.pretraining.views import (
     CROP_STREAM,
     PAIR_STREAM,
@@ -115,6 +114,10 @@ def part(
     return kind(kind.Settings.parse(values, "test"), side)
 
 
+def prepared(corruption: Corruption, batch: Batch) -> Batch:
+    return corruption.prepare(Step(batch, VOCABULARY))
+
+
 def corrupt(
     kind: type[Corruption],
     batch: list[Example],
@@ -123,7 +126,7 @@ def corrupt(
     side: Side = "encoder",
 ) -> tuple[Batch, Batch]:
     given_batch = collated(batch)
-    return given_batch, part(kind, rate, side, shares)(given_batch, VOCABULARY)
+    return given_batch, prepared(part(kind, rate, side, shares), given_batch)
 
 
 def budget(available: int, rate: float) -> int:
@@ -177,13 +180,13 @@ def test_a_rate_of_0_hides_nothing(
     before = collated([text.example() for text in batch])
     if kind is Nested:
         side = "decoder"
-        before |= part(Uniform, 0.0)(before, VOCABULARY)
+        before |= prepared(part(Uniform, 0.0), before)
     made = part(kind, 0.0, side)
-    hidden, labels = made(before, VOCABULARY).values()
+    hidden, labels = prepared(made, before).values()
     assert torch.equal(hidden, before["input_ids"])
     assert (labels == IGNORED).all()
     assert made.labels_nothing()
-    assert made.most_labels(before) in (0, None)
+    assert made.most_labels(Step(before, VOCABULARY)) in (0, None)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +207,7 @@ def test_whole_words_are_taken_in_random_order_skipping_what_does_not_fit(
     examples = [text.example() for text in batch]
     before, after = corrupt(WholeWord, examples, rate)
     del before["word_sizes"]  # then there are as many rounds as a text of that length can need
-    assert torch.equal(part(WholeWord, rate)(before, VOCABULARY)["labels"], after["labels"])
+    assert torch.equal(prepared(part(WholeWord, rate), before)["labels"], after["labels"])
     start = len(TOKENIZER.prefix)
     for example, labels in zip(examples, after["labels"].tolist(), strict=True):
         text = example.texts[0]
@@ -305,8 +308,8 @@ def both_sides(
 ) -> tuple[Batch, Batch]:
     """The encoder's and the nested decoder's side of a batch."""
     before = collated(batch)
-    before |= part(encoder, rates[0])(before, VOCABULARY)
-    return before, part(Nested, rates[1], "decoder")(before, VOCABULARY)
+    before |= prepared(part(encoder, rates[0]), before)
+    return before, prepared(part(Nested, rates[1], "decoder"), before)
 
 
 @settings(deadline=None)
@@ -352,7 +355,7 @@ def test_the_two_sides_of_a_text_are_independent(kind: type[Corruption]) -> None
         batch["pmi"] = torch.zeros_like(batch["pmi"])  # nothing but noise decides
     chosen, masked = [], []
     for side in FIELDS:
-        ids, labels = part(kind, 0.3, side)(batch, VOCABULARY).values()
+        ids, labels = prepared(part(kind, 0.3, side), batch).values()
         chosen.append((labels[:, 1:-1] != IGNORED).double())
         masked.append(ids[:, 1:-1] == VOCABULARY.mask_id)
     unrelated(chosen[0], chosen[1], 0.3, 0.3)
@@ -370,7 +373,7 @@ def test_the_two_texts_of_a_pair_are_independent(kind: type[Corruption]) -> None
     assert len(set(keys)) == 4000
     assert batch["partner"].tolist() == [*range(2000, 4000), *range(2000)]
     assert batch["repeated"].all(), "the same text twice"
-    ids, labels = part(kind, 0.3)(batch, VOCABULARY).values()
+    ids, labels = prepared(part(kind, 0.3), batch).values()
     chosen = (labels[:, 1:-1] != IGNORED).double()
     unrelated(chosen[:2000], chosen[2000:], 0.3, 0.3)
     masked = (ids[:, 1:-1] == VOCABULARY.mask_id).double()
@@ -387,12 +390,11 @@ def test_no_two_uses_of_a_key_share_a_stream(monkeypatch: pytest.MonkeyPatch) ->
         return randomness.draw_together(keys, streams, width)
 
     monkeypatch.setattr(corruption, "draw_together", spy)
-    monkeypatch.setattr(corruption, "draw", None)  # all that a corruption draws, it draws at once
     sides: list[set[int]] = []
     for side in FIELDS:
         used.clear()
         for kind in CORRUPTIONS:
-            part(kind, 0.3, side)(batch, VOCABULARY)
+            prepared(part(kind, 0.3, side), batch)
         sides.append({*used, part(Uniform, 0.3, side).stream(SAMPLE_STREAM)})
     # Where second keys come from, and what views and the enhanced decoder draw.
     others = {0, CROP_STREAM, PAIR_STREAM, VISIBILITY_STREAM}
@@ -414,8 +416,8 @@ def unrelated(one: torch.Tensor, two: torch.Tensor, first: float, second: float)
 def test_texts_without_tokens_pass_unharmed(kind: type[Corruption]) -> None:
     empty = [OneText((), (), 1), OneText((1, 4, 1), (0, 1, 2), 2), OneText((), (), 3)]
     batch = collated([text.example() for text in empty])
-    batch |= part(Uniform, 0.3)(batch, VOCABULARY)
-    ids, labels = part(kind, 0.5, "decoder")(batch, VOCABULARY).values()
+    batch |= prepared(part(Uniform, 0.3), batch)
+    ids, labels = prepared(part(kind, 0.5, "decoder"), batch).values()
     assert torch.equal(ids, batch["input_ids"])
     assert (labels == IGNORED).all()
 
@@ -441,15 +443,16 @@ def test_nothing_labels_more_than_it_says(
     kind = REGISTERED.load(name)
     before = collated([text.example() for text in batch], pairs)
     first = part(encoder, max(rate * less, 0.001))
-    before |= first(before, VOCABULARY)
+    before |= prepared(first, before)
     for side in kind.sides:
         made = kind(kind.Settings.parse({"rate": rate, **values}, "test"), side)
         made.beside(first if side == "decoder" else None)
-        labels = made.labels(before, made.choose(before, VOCABULARY), VOCABULARY)
-        most = made.most_labels(before)
+        step = made.draw(Step(before, VOCABULARY))
+        labels = made.labels(step, made.choose(step))
+        most = made.most_labels(Step(before, VOCABULARY))
         assert int((labels != IGNORED).sum()) <= most <= len(before["regular"])
         untold = {field: value for field, value in before.items() if field != "regular"}
-        assert made.most_labels(untold) is None, "the device is asked"
+        assert made.most_labels(Step(untold, VOCABULARY)) is None, "the device is asked"
 
 
 def test_the_most_that_is_hidden_is_no_less_and_little_more_than_the_budgets() -> None:
@@ -461,8 +464,8 @@ def test_the_most_that_is_hidden_is_no_less_and_little_more_than_the_budgets() -
             }
             for percent in range(1, 100):
                 rate = percent / 100
-                most, all_ = most_hidden(batch, rate), texts * budget(available, rate)
+                most, all_ = Step(batch, VOCABULARY).budget(rate), texts * budget(available, rate)
                 assert most is not None
                 assert all_ <= most <= all_ + texts * max(1, 1.5 - rate), (texts, available, rate)
     one_each = {"input_ids": torch.empty(100, 3), "regular": torch.empty(100)}
-    assert most_hidden(one_each, 0.15) == 100
+    assert Step(one_each, VOCABULARY).budget(0.15) == 100

@@ -15,10 +15,10 @@ from transformers import BertForMaskedLM
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Packing
 from isthmus.nn.randomness import key
-from isthmus.pretraining.decoders import Decoder, decoder_prediction, visibility
+from isthmus.pretraining.decoders import Decoder, visibility
 from isthmus.pretraining.decoders import window as visible_window
-from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.registries import DECODERS
+from isthmus.pretraining.step import IGNORED, Step, Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 
@@ -92,10 +92,14 @@ def batch_of(sizes: list[list[int]], seed: int = 0, width: int | None = None) ->
     }  # fmt: skip
 
 
+def step_of(batch: Batch) -> Step:
+    return Step(batch, VOCABULARY, BACKBONE)
+
+
 @torch.no_grad()
 def logits(decoder: Decoder, batch: Batch) -> torch.Tensor:
     """Vocabulary logits at every position."""
-    return decoder.head(decoder.decode(batch, BACKBONE, VOCABULARY), BACKBONE).logits()
+    return decoder.head(decoder.decode(step_of(batch)), BACKBONE).logits()
 
 
 def seen(batch: Batch, rate: float = 0.5) -> torch.Tensor:
@@ -108,10 +112,10 @@ def test_enhanced_without_padding(sizes: list[list[int]], seed: int) -> None:
     """As a GPU's kernels take it."""
     batch, decoder = batch_of(sizes, seed), DECODERS_MADE["enhanced"]
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
-        padded = decoder.decode(batch, BACKBONE, VOCABULARY)
+        padded = decoder.decode(step_of(batch))
         patch.setattr(Backbone, "asks_for_some", True)
         patch.setattr(BACKBONE, "packing", lambda mask, tokens: Packing.of(mask, tokens))
-        packed = decoder.decode(batch, BACKBONE, VOCABULARY)
+        packed = decoder.decode(step_of(batch))
     present = batch["attention_mask"].bool()
     torch.testing.assert_close(packed[present], padded[present])
     assert (packed[~present] == 0).all()
@@ -278,7 +282,7 @@ def test_labels_are_never_special_but_for_what_closes_a_text(
     batch["input_ids"] = torch.where(typed & inside, 1, batch["input_ids"])  # [UNK] in the text
     batch["labels"] = torch.where(typed, IGNORED, batch["labels"])
     batch["decoder_labels"] = batch["labels"]
-    batch |= DECODERS_MADE[name].prepare(batch, VOCABULARY)
+    batch |= DECODERS_MADE[name].prepare(step_of(batch))
     labels = batch["decoder_labels"]
     told = labels[labels != IGNORED]
     if name != "autoregressive":
@@ -299,8 +303,8 @@ def test_nothing_labels_more_than_it_says(name: str, sizes: list[list[int]], see
     decoder = DECODERS_MADE[name]
     batch["regular"] = (~VOCABULARY.is_special(batch["input_ids"])).flatten().nonzero()[:, 0]
     batch["label_places"] = (batch["labels"] != IGNORED).flatten().nonzero()[:, 0]
-    made = decoder.prepare(batch, VOCABULARY)
-    most = decoder.most_labels(batch)
+    made = decoder.prepare(step_of(batch))
+    most = decoder.most_labels(step_of(batch))
     if name == "bidirectional":  # it takes what the corruption labels
         assert not made
         assert most is None
@@ -309,19 +313,19 @@ def test_nothing_labels_more_than_it_says(name: str, sizes: list[list[int]], see
         # No place is in vain.
         assert int((made["decoder_labels"] != IGNORED).sum()) == most
         del batch["regular"], batch["label_places"]
-        assert decoder.most_labels(batch) is None, "the device is asked"
+        assert decoder.most_labels(step_of(batch)) is None, "the device is asked"
 
 
 @every_decoder
 def test_texts_without_tokens_give_finite_results(name: str) -> None:
     batch = batch_of([[], [2], []], 1)
-    batch |= DECODERS_MADE[name].prepare(batch, VOCABULARY)
+    batch |= DECODERS_MADE[name].prepare(step_of(batch))
     labelled = (batch["decoder_labels"] != IGNORED).sum(1).tolist()
     # A text without tokens has nothing to rebuild; told token by token, only that it ends.
     ends = int(name == "autoregressive")
     assert labelled[0] == labelled[2] == ends
     batch["bottleneck"] = batch["bottleneck"].clone().requires_grad_()
-    found = decoder_prediction(DECODERS_MADE[name](batch, BACKBONE, VOCABULARY)).logits()
+    found = DECODERS_MADE[name](step_of(batch)).prediction.logits()
     assert found.isfinite().all()
     (gradient,) = torch.autograd.grad(found.sum(), batch["bottleneck"])
     assert gradient.isfinite().all()

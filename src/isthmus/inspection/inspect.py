@@ -30,10 +30,10 @@ from isthmus.evaluation.tables import Cell, Shown, Table
 from isthmus.inspection.probe import probe, saved
 from isthmus.nn.pretrained import lacks_head
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.labels import IGNORED, Vocabulary
 from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
+from isthmus.pretraining.step import IGNORED, Step, Vocabulary
 from isthmus.pretraining.views import Same
 from isthmus.records import Document
 from isthmus.text.corpus import tokenise
@@ -315,7 +315,7 @@ def _masked(
     """How often each mask of a recipe takes each word of texts; no model is loaded."""
     flags = {"documents": "-", "model": "-", "output": "-"}
     settings = PretrainSettings.given(None, flags, recipe)
-    parts, tokenizer = assemble(settings, to_train=False), Tokenizer.load(model_folder(model))
+    parts, tokenizer = assemble(settings), Tokenizer.load(model_folder(model))
     corpus = [Document(f"#{number}", text) for number, text in enumerate(texts)]
     if documents is not None:
         corpus += open_corpus(documents, settings.account()).documents()
@@ -343,7 +343,7 @@ def _words(
         for name, chances in _masks(parts, batch, vocabulary).items():
             sums[name] = sums.get(name, torch.zeros(())) + chances.sum(0)
     if not sums:
-        fix = "choose a recipe with a corruption, or with a decoder that masks: isthmus recipes"
+        fix = "choose a recipe with a corruption: isthmus recipes"
         raise SettingsError("the recipe masks nothing", fix)
     ids, numbers = batch["input_ids"][0], batch["words"][0].tolist()
     for number, places in groupby(range(len(numbers)), key=numbers.__getitem__):
@@ -356,16 +356,11 @@ def _words(
 def _masks(parts: Parts, batch: Batch, vocabulary: Vocabulary) -> Mapping[str, Tensor]:
     """The chance of each token [texts, length], by the setting that masks it."""
     found: dict[str, Tensor] = {}
-    known = dict(batch)
-    if parts.corruption is not None:
-        mask = parts.corruption.choose(known, vocabulary)
-        known["labels"] = torch.where(mask, batch["input_ids"], IGNORED)
+    step = Step(batch, vocabulary)
+    if (corruption := parts.corruption) is not None:
+        mask = corruption.choose(corruption.draw(step))
+        step |= {"labels": torch.where(mask, batch["input_ids"], IGNORED)}
         found["corruption"] = mask.float()
-    if parts.decoder_corruption is not None:
-        found["decoder_corruption"] = parts.decoder_corruption.choose(known, vocabulary).float()
-    decoder = parts.decoder
-    if decoder is not None and (hidden := decoder.hides(batch, vocabulary)) is not None:
-        # From so many of its rows; there is one for each token.
-        rows = (~vocabulary.is_special(batch["input_ids"])).sum(1)
-        found["decoder"] = hidden / rows[:, None]
+    if (corruption := parts.decoder_corruption) is not None:
+        found["decoder_corruption"] = corruption.choose(corruption.draw(step)).float()
     return found

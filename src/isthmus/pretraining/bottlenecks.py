@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from isthmus.config import Settings
 from isthmus.nn.backbone import Backbone
-from isthmus.pretraining.labels import Vocabulary
-from isthmus.pretraining.parts import Part, Vector, first_states, mean_states
+from isthmus.pretraining.parts import Part, Vector
 from isthmus.pretraining.registries import bottleneck
+from isthmus.pretraining.step import Step
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.training.task import Batch
 
 
 class Bottleneck(Part, nn.Module, ABC):
@@ -26,7 +25,7 @@ class Bottleneck(Part, nn.Module, ABC):
     trains: Vector | None = "cls"
 
     @abstractmethod
-    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+    def forward(self, step: Step) -> Tensor:
         """The vectors [rows, width]."""
 
 
@@ -39,9 +38,9 @@ class Cls(Bottleneck):
 
     reads = "first"
 
-    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+    def forward(self, step: Step) -> Tensor:
         """The vectors [rows, width]."""
-        return first_states(step)
+        return step.first()
 
 
 @bottleneck("projected_cls")
@@ -59,9 +58,9 @@ class ProjectedCls(Bottleneck):
         nn.init.normal_(self.projection.weight, std=0.02)
         nn.init.zeros_(self.projection.bias)
 
-    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+    def forward(self, step: Step) -> Tensor:
         """The vectors [rows, width]."""
-        projected: Tensor = self.projection(first_states(step))
+        projected: Tensor = self.projection(step.first())
         return projected
 
 
@@ -75,9 +74,9 @@ class Mean(Bottleneck):
     requires = frozenset({"hidden_states", "attention_mask"})
     trains = "mean"
 
-    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+    def forward(self, step: Step) -> Tensor:
         """The vectors [rows, width]."""
-        return mean_states(step)
+        return step.mean()
 
 
 class LexiconSettings(Settings):
@@ -111,9 +110,9 @@ class Lexicon(Bottleneck):
     trains = "lexicon"
     finetune_with = "lexmae-sparse"
 
-    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+    def forward(self, step: Step) -> Tensor:
         """The vectors [rows, width]."""
-        inside = ~vocabulary.is_special(step["input_ids"])
+        inside, backbone = ~step.special(), step.backbone
         largest = backbone.predict(step["hidden_states"]).largest(inside)
         weights = shares(largest, inside.any(1, keepdim=True), self.settings.form)
         # In the precision of training, as the embeddings of the text beside it.

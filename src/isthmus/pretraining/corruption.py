@@ -19,10 +19,10 @@ from isthmus.config import Settings
 from isthmus.config.models import model_fingerprint, model_folder
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.randomness import draw, draw_together, normal, uniform
-from isthmus.pretraining.labels import IGNORED, Vocabulary, at_places, is_synchronous, places_of
-from isthmus.pretraining.parts import Column, Part, Side
+from isthmus.nn.randomness import draw_together, normal, uniform
+from isthmus.pretraining.parts import Column, Most, Part
 from isthmus.pretraining.registries import corruption
+from isthmus.pretraining.step import IGNORED, Step, Vocabulary, at_places, is_synchronous, places_of
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.pmi import pmi_column
 from isthmus.text.tokenizer import Tokenizer
@@ -73,21 +73,6 @@ def choose_smallest(values: Tensor, amount: Tensor) -> Tensor:
     return torch.empty_like(first).scatter_(1, order, first)
 
 
-def most_hidden(batch: Batch, rate: float) -> int | None:
-    """How many tokens of a batch `budget` hides at most; None without `regular`.
-
-    Of n tokens, round(rate · n) is at most rate · n + ½, and of one token 1 is rate + (1 - rate).
-    """
-    if "regular" not in batch:
-        return None
-    if not rate:
-        return 0
-    texts, tokens = len(batch["input_ids"]), len(batch["regular"])
-    # A hair more: a whole number must not fall below itself.
-    most = math.floor(rate * tokens + max(0.5, 1 - rate) * texts + 1e-6)
-    return min(most, tokens)
-
-
 def replace(
     ids: Tensor, chosen: Tensor, drawn: Tensor, vocabulary: Vocabulary, settings: MaskingSettings
 ) -> Tensor:
@@ -108,10 +93,9 @@ def _last_below(share: float) -> int:
     return (math.ceil(float(np.float32(share)) * 2**24) << _TOKEN_BITS) - 1
 
 
+Side = Literal["encoder", "decoder"]
 _ACTION_STREAM = 4
-
-
-_MORE = 1  # numbers of a row that are drawn ahead, beside one for every token
+_MORE = 1  # numbers of a row that are drawn beside one for every token
 
 
 class Corruption(Part, ABC):
@@ -137,52 +121,48 @@ class Corruption(Part, ABC):
     def beside(self, encoder: Corruption | None) -> None:
         """Adapts to the encoder's corruption, or raises; None: this is it, or there is none."""
 
+    def setting(self, name: str) -> str:
+        """One of its settings as a recipe names it."""
+        return f"{'corruption' if self.side == 'encoder' else 'decoder_corruption'}.{name}"
+
     def stream(self, number: int) -> int:
         """The stream of random numbers for a use, on this side."""
         return number if self.side == "encoder" else number + 16
 
-    def draw(self, batch: Batch, number: int, more: int = 0) -> Tensor:
-        """A 63-bit integer from this side's stream for every token, and `more` for each row."""
-        width = batch["input_ids"].shape[1] + more
-        ahead = batch.get(f"drawn/{number}")
-        return (
-            draw(batch["keys"], self.stream(number), width) if ahead is None else ahead[:, :width]
-        )
+    def draw(self, step: Step) -> Step:
+        """The step with all numbers that this side draws: 63-bit integers [rows, length + 1].
+
+        Drawn at once: on a GPU the launches cost more than the numbers.
+        """
+        numbers = (*self.streams, _ACTION_STREAM)
+        streams = [self.stream(number) for number in numbers]
+        drawn = draw_together(step["keys"], streams, step["input_ids"].shape[1] + _MORE)
+        return step | {f"drawn/{n}": values for n, values in zip(numbers, drawn, strict=True)}
 
     @abstractmethod
-    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+    def choose(self, step: Step) -> Tensor:
         """True at the tokens to hide."""
 
-    def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+    def hide(self, step: Step, chosen: Tensor) -> Tensor:
         """The ids with the chosen tokens hidden."""
-        drawn = self.draw(batch, _ACTION_STREAM)
-        return replace(batch["input_ids"], chosen, drawn, vocabulary, self.settings)
+        drawn = step.drawn(_ACTION_STREAM)
+        return replace(step["input_ids"], chosen, drawn, step.vocabulary, self.settings)
 
-    def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+    def labels(self, step: Step, chosen: Tensor) -> Tensor:
         """The token where one must be predicted, -100 elsewhere."""
-        return torch.where(chosen, batch["input_ids"], IGNORED)
+        return torch.where(chosen, step["input_ids"], IGNORED)
 
     def labels_nothing(self) -> bool:
         """Whether no token of any text is there to be predicted."""
         return getattr(self.settings, "rate", 1) == 0
 
-    def __call__(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+    def prepare(self, step: Step) -> Batch:
         """Ids and labels, under the names of this side."""
-        # Drawn at once: on a GPU the launches cost more than the numbers.
-        numbers = (*self.streams, _ACTION_STREAM)
-        streams = [self.stream(number) for number in numbers]
-        drawn = draw_together(batch["keys"], streams, batch["input_ids"].shape[1] + _MORE)
-        batch = batch | {f"drawn/{n}": values for n, values in zip(numbers, drawn, strict=True)}
-        chosen = self.choose(batch, vocabulary)
-        ids, labels = (
-            ("encoder_ids", "labels")
-            if self.side == "encoder"
-            else ("decoder_ids", "decoder_labels")
-        )
-        return {
-            ids: self.hide(batch, chosen, vocabulary),
-            labels: self.labels(batch, chosen, vocabulary),
-        }
+        step = self.draw(step)
+        chosen = self.choose(step)
+        made = self.hide(step, chosen), self.labels(step, chosen)
+        names = ("encoder_ids", "labels"), ("decoder_ids", "decoder_labels")
+        return dict(zip(names[self.side == "decoder"], made, strict=True))
 
 
 CHOICE_STREAM = 2
@@ -196,16 +176,13 @@ class Uniform(Corruption):
     """
 
     streams: ClassVar[tuple[int, ...]] = (CHOICE_STREAM,)
+    most: Most | None = "budget"
 
-    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+    def choose(self, step: Step) -> Tensor:
         """True at the tokens to hide."""
-        maskable = ~vocabulary.is_special(batch["input_ids"])
+        maskable = ~step.special()
         amount = budget(maskable, self.settings.rate)
-        return choose_uniformly(maskable, self.draw(batch, CHOICE_STREAM), amount)
-
-    def most_labels(self, batch: Batch) -> int | None:
-        """The budget of the batch."""
-        return most_hidden(batch, self.settings.rate)
+        return choose_uniformly(maskable, step.drawn(CHOICE_STREAM), amount)
 
 
 _WORD_STREAM = 3
@@ -222,18 +199,19 @@ class WholeWord(Corruption):
     """
 
     streams = (_WORD_STREAM,)
+    most = "budget"  # fewer where no word fits
 
-    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+    def choose(self, step: Step) -> Tensor:
         """True at every token of the words to hide."""
-        special = vocabulary.is_special(batch["input_ids"])
+        special = step.special()
         maskable = ~special
         # Column 0 collects what belongs to no word.
-        columns = (batch["words"] + 1).masked_fill_(special, 0)
+        columns = (step["words"] + 1).masked_fill_(special, 0)
         rows, length = columns.shape
         sizes = torch.zeros(rows, length + 1, dtype=torch.int64, device=columns.device)
         sizes.scatter_add_(1, columns, columns.sign())
-        order = self.draw(batch, _WORD_STREAM, more=1).argsort(dim=1)
-        if (known := batch.get("word_sizes")) is not None:
+        order = step[f"drawn/{_WORD_STREAM}"].argsort(dim=1)
+        if (known := step.get("word_sizes")) is not None:
             different = len(known)
         else:  # m different sizes need m (m + 1) / 2 tokens
             different = (isqrt(8 * length + 1) - 1) // 2
@@ -242,10 +220,6 @@ class WholeWord(Corruption):
         taken = torch.empty_like(taken).scatter_(1, order, taken)
         taken[:, 0].zero_()
         return taken.gather(1, columns)
-
-    def most_labels(self, batch: Batch) -> int | None:
-        """The budget of the batch: fewer where no word fits."""
-        return most_hidden(batch, self.settings.rate)
 
 
 def _fill(sizes: Tensor, left: Tensor, different: int) -> Tensor:
@@ -294,16 +268,14 @@ class Importance(Corruption):
 
     Settings = ImportanceSettings
     settings: ImportanceSettings
-    requires = Corruption.requires | {"pmi"}
     streams = (_NOISE_STREAM,)
-    makes = frozenset({"pmi"})
+    most = "budget"  # which rounds where this takes the floor
 
     def beside(self, encoder: Corruption | None) -> None:
         """Refuses another threshold than the encoder's side has: a corpus has one column of PMI."""
         own = self.settings.minimum_count
         if isinstance(encoder, Importance) and own != (other := encoder.settings.minimum_count):
-            side = "corruption" if self.side == "encoder" else "decoder_corruption"
-            name = f"{side}.minimum_count"
+            name = self.setting("minimum_count")
             raise SettingsError(
                 f"{name} = {own}, and corruption.minimum_count = {other}: both sides share one "
                 "measure of importance",
@@ -314,23 +286,19 @@ class Importance(Corruption):
         """The PMI of the n-grams that begin at each token."""
         return {"pmi": pmi_column(corpus, tokenizer, self.settings.minimum_count)}
 
-    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+    def choose(self, step: Step) -> Tensor:
         """True at the tokens to hide."""
-        special = vocabulary.is_special(batch["input_ids"])
+        special = step.special()
         maskable = ~special
-        scores = importance(batch["pmi"], maskable)
+        scores = importance(step["pmi"], maskable)
         if self.settings.sigma:
-            scores += normal(self.draw(batch, _NOISE_STREAM)).mul_(self.settings.sigma)
+            scores += normal(step.drawn(_NOISE_STREAM)).mul_(self.settings.sigma)
         available = maskable.sum(1, dtype=torch.float64)
         # 0.29 · 100 is 28.999999999999996 in binary; a hair more keeps the floor the decimal one.
         wanted = (available * self.settings.rate).add_(1e-9).floor_()
         wanted.clamp_(min=least(self.settings.rate))
         ordered = scores.neg_().masked_fill_(special, torch.inf)
         return choose_smallest(ordered, torch.minimum(wanted, available))
-
-    def most_labels(self, batch: Batch) -> int | None:
-        """The budget of the batch, which rounds where this takes the floor."""
-        return most_hidden(batch, self.settings.rate)
 
 
 def importance(pmi: Tensor, inside: Tensor) -> Tensor:
@@ -379,11 +347,11 @@ class Nested(Corruption):
     requires = Corruption.requires | {"encoder_ids", "labels"}
     sides = ("decoder",)
     streams = (CHOICE_STREAM,)
-    _encoder: Corruption | None = None
 
     def beside(self, encoder: Corruption | None) -> None:
         """Refuses an encoder's side that it cannot hold: a higher rate, or labels everywhere."""
-        self._encoder = encoder
+        # The encoder's side, of a lower rate, keeps to its own budget.
+        self.most = "budget" if encoder is not None and encoder.most else None
         if getattr(getattr(encoder, "settings", None), "labels", "chosen") == "all":
             raise SettingsError(
                 "decoder_corruption: the encoder's side labels every token, so which of them it "
@@ -397,26 +365,20 @@ class Nested(Corruption):
                 f"--set decoder_corruption.rate={min(encoder.settings.rate + 0.2, 0.9)}",
             )
 
-    def choose(self, batch: Batch, vocabulary: Vocabulary) -> Tensor:
+    def choose(self, step: Step) -> Tensor:
         """True at the encoder's positions and the additional ones."""
-        maskable = ~vocabulary.is_special(batch["input_ids"])
-        hidden = (batch["labels"] != IGNORED) & maskable
+        maskable = ~step.special()
+        hidden = (step["labels"] != IGNORED) & maskable
         wanted = (maskable.sum(1, dtype=torch.float64) * self.settings.rate).round_()
         # Never more than there are others; below 0, none.
         amount = wanted - hidden.sum(1)
-        drawn = self.draw(batch, CHOICE_STREAM)
+        drawn = step.drawn(CHOICE_STREAM)
         return hidden | choose_uniformly(maskable ^ hidden, drawn, amount)
 
-    def most_labels(self, batch: Batch) -> int | None:
-        """The budget of the batch, if the encoder's side, of a lower rate, keeps to its own."""
-        if self._encoder is None or self._encoder.most_labels(batch) is None:
-            return None
-        return most_hidden(batch, self.settings.rate)
-
-    def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+    def hide(self, step: Step, chosen: Tensor) -> Tensor:
         """The encoder's ids, and the additional tokens hidden in them."""
-        more = chosen & (batch["labels"] == IGNORED)
-        return torch.where(more, super().hide(batch, more, vocabulary), batch["encoder_ids"])
+        more = chosen & (step["labels"] == IGNORED)
+        return torch.where(more, super().hide(step, more), step["encoder_ids"])
 
 
 SAMPLE_STREAM = 7
@@ -450,87 +412,77 @@ class Generator(Uniform):
     streams = (CHOICE_STREAM, SAMPLE_STREAM)
     settings: GeneratorSettings
 
+    def __init__(self, settings: GeneratorSettings, side: Side = "encoder") -> None:
+        super().__init__(settings, side)
+        self.most = "budget" if settings.labels == "chosen" else "tokens"
+
     def beside(self, encoder: Corruption | None) -> None:
         """Takes over the encoder side's generator where it has none of its own."""
         self.name = self.settings.generator
         if self.name is None and isinstance(encoder, Generator):
             self.name = encoder.name
 
-    def lack(self) -> SettingsError | None:
-        """A refusal where no generator is named."""
-        if self.name is not None:
-            return None
-        return SettingsError(
-            f"{self.where} is not set: nothing would fill the masked tokens",
-            f"--set {self.where}=NAME of a masked language model with the same tokenizer, such as "
-            "google/electra-base-generator",
-        )
-
-    @property
-    def where(self) -> str:
-        """The setting that names the generator."""
-        return f"{'corruption' if self.side == 'encoder' else 'decoder_corruption'}.generator"
-
     def data(self) -> Mapping[str, str]:
-        """The generator's weights."""
-        assert self.name is not None
-        return {self.where: model_fingerprint(model_folder(self.name, self.where)) or self.name}
+        """The generator's weights; refused where none is named."""
+        where = self.setting("generator")
+        if self.name is None:
+            raise SettingsError(
+                f"{where} is not set: nothing would fill the masked tokens",
+                f"--set {where}=NAME of a masked language model with the same tokenizer, such as "
+                "google/electra-base-generator",
+            )
+        return {where: model_fingerprint(model_folder(self.name, where)) or self.name}
 
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
         """Loads the generator; refuses one without a head or with other tokens."""
-        assert self.name is not None
+        assert self.name is not None, "the generator was not asked for its data"
+        where = self.setting("generator")
         try:
-            self.model, other = _load(model_folder(self.name, self.where))
+            self.model, other = _load(model_folder(self.name, where))
         except InputError as error:
-            error.at(self.where)
+            error.at(where)
             error.fix = (
-                f"check the name, or --set {self.where}=NAME of another masked language model "
+                f"check the name, or --set {where}=NAME of another masked language model "
                 "with the same tokenizer, such as google/electra-base-generator or an earlier run"
             )
             raise
         if not self.model.has_head:
             raise MismatchError(
-                f"{self.where}: the generator {self.name!r} has no masked-LM head",
+                f"{where}: the generator {self.name!r} has no masked-LM head",
                 "choose a checkpoint with its head, such as an ELECTRA generator",
             )
         if other.backend.get_vocab() != tokenizer.backend.get_vocab():
             raise MismatchError(
-                f"{self.where}: the generator {self.name!r} has another vocabulary than the model",
+                f"{where}: the generator {self.name!r} has another vocabulary than the model",
                 "choose a generator made with the model's own tokenizer",
             )
 
-    def labels(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+    def labels(self, step: Step, chosen: Tensor) -> Tensor:
         """Every token that is not special, unless the settings say otherwise."""
         if self.settings.labels == "chosen":
-            return super().labels(batch, chosen, vocabulary)
-        special = vocabulary.is_special(batch["input_ids"])
-        return torch.where(special, IGNORED, batch["input_ids"])
+            return super().labels(step, chosen)
+        special = step.special()
+        return torch.where(special, IGNORED, step["input_ids"])
 
     def labels_nothing(self) -> bool:
         """Whether only chosen tokens have a label, and none is chosen."""
         return self.settings.labels == "chosen" and super().labels_nothing()
 
-    def most_labels(self, batch: Batch) -> int | None:
-        """The tokens that are not special, or the budget."""
-        if self.settings.labels == "chosen":
-            return super().most_labels(batch)
-        return len(batch["regular"]) if "regular" in batch else None
-
     @torch.no_grad()
-    def hide(self, batch: Batch, chosen: Tensor, vocabulary: Vocabulary) -> Tensor:
+    def hide(self, step: Step, chosen: Tensor) -> Tensor:
         """The ids with samples in the chosen places."""
-        masked = super().hide(batch, chosen, vocabulary)
+        masked = super().hide(step, chosen)
         device = masked.device
         self.model.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            states = self.model(masked, batch["attention_mask"], batch.get("tokens"))
-            chances = uniform(self.draw(batch, SAMPLE_STREAM))
-            places = places_of(chosen, most_hidden(batch, self.settings.rate))
+            states = self.model(masked, step["attention_mask"], step.get("tokens"))
+            chances = uniform(step.drawn(SAMPLE_STREAM))
+            places = places_of(chosen, step.budget(self.settings.rate))
             _, states, chances = at_places(places, masked, states, chances)
             # Special tokens are left out, and with them rows that pad either model's matrix.
-            logits = self.model.head(states)[:, vocabulary.regular].float()
+            logits = self.model.head(states)[:, step.vocabulary.regular].float()
         # In the order of the places; what is drawn for no place comes last, and is left over.
-        return masked.masked_scatter(chosen, vocabulary.regular[sample(logits, chances)])
+        return masked.masked_scatter(chosen, step.vocabulary.regular[sample(logits, chances)])
 
 
 def sample(logits: Tensor, chances: Tensor) -> Tensor:

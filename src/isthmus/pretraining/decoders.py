@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -19,60 +20,39 @@ from isthmus.nn.layers import Layer, copy_layer
 from isthmus.nn.packing import Asking, Packing, Visible
 from isthmus.nn.randomness import draw_visibility
 from isthmus.nn.text_layout import Form, TextLayout
-from isthmus.pretraining.labels import IGNORED, Vocabulary, asking, at_labels
 from isthmus.pretraining.parts import Part
 from isthmus.pretraining.registries import decoder
+from isthmus.pretraining.step import IGNORED, Step
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
-
-PREDICTED = ("decoder_features", "decoder_matrix", "decoder_bias")
 
 
 class Decoder(Part, nn.Module, ABC):
     """Rebuilds the text. Owns its visibility and its labels."""
 
-    provides = frozenset({"decoder_states", "decoder_features", "decoder_targets"})
+    provides = frozenset({"decoder_targets"})
 
     def middle_layer(self, depth: int) -> int | None:
         """After how many of the backbone's layers it takes states; None when it takes none."""
         return None
 
-    def prepare(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+    def prepare(self, step: Step) -> Batch:
         """`decoder_labels`, where they are not a corruption's; before the forward pass."""
         return {}
 
-    def hides(self, batch: Batch, vocabulary: Vocabulary) -> Tensor | None:
-        """From how many of its own rows it hides each token.
-
-        None: it hides nothing beyond its corruption.
-        """
-        return None
-
     @abstractmethod
-    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+    def decode(self, step: Step) -> Tensor:
         """The decoder's states [rows, length, width]."""
 
     def head(self, states: Tensor, backbone: Backbone) -> Prediction:
         """The prediction of tokens, by the encoder's head unless the decoder has its own."""
         return backbone.predict(states)
 
-    def forward(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Batch:
-        """States, prediction and targets at the labelled positions; padded with targets of -100."""
-        states = self.decode(step, backbone, vocabulary)
-        targets, chosen = at_labels(step, "decoder_labels", states)
-        features, matrix, bias = self.head(chosen, backbone)
-        return {
-            "decoder_states": chosen,
-            "decoder_features": features,
-            "decoder_matrix": matrix,
-            "decoder_bias": matrix.new_zeros(len(matrix)) if bias is None else bias,
-            "decoder_targets": targets,
-        }
-
-
-def decoder_prediction(step: Batch) -> Prediction:
-    """The decoder's prediction of tokens."""
-    return Prediction(*(step[name] for name in PREDICTED))
+    def forward(self, step: Step) -> Step:
+        """The step with prediction and targets at the labelled positions; -100 fills up."""
+        targets, states = step.at("decoder_labels", self.decode(step))
+        made = step | {"decoder_targets": targets}
+        return replace(made, prediction=self.head(states, step.backbone))
 
 
 class StackSettings(Settings):
@@ -106,16 +86,16 @@ class Stack(nn.Module):
         return last(states, visible) if some is None else last.of_some(states, *some)
 
 
-def layout_of(step: Batch, backbone: Backbone, form: Form = "quickest") -> TextLayout:
+def layout_of(step: Step, form: Form = "quickest") -> TextLayout:
     """How the texts of a step lie in memory."""
-    return TextLayout(backbone, step["attention_mask"], step.get("tokens"), form)
+    return TextLayout(step.backbone, step["attention_mask"], step.get("tokens"), form)
 
 
-def labelled(stack: Stack, states: Tensor, layout: TextLayout, step: Batch) -> Tensor:
+def labelled(stack: Stack, states: Tensor, layout: TextLayout, step: Step) -> Tensor:
     """The states [texts, length, width] after the stack, of which only labelled ones are read."""
     if not layout.some:
         return layout.within(stack, states)
-    return layout.within_for(stack, states, asking(step, "decoder_labels"))
+    return layout.within_for(stack, states, step.asking("decoder_labels"))
 
 
 def _copied(backbone: Backbone, settings: StackSettings) -> list[int]:
@@ -192,11 +172,11 @@ class Bidirectional(Decoder):
             self.own_head = TiedHead(backbone.dimension, backbone.word_embeddings, epsilon)
         self.uses_head = self.own_head is None
 
-    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+    def decode(self, step: Step) -> Tensor:
         """The decoder's states."""
         vectors = step["bottleneck"][step["partner"]]
         ids = step["decoder_ids"]
-        layout = layout_of(step, backbone)
+        layout = layout_of(step)
         states = layout.embed(ids, vectors, self.positions)
         return labelled(self.stack, states, layout, step)
 
@@ -229,6 +209,7 @@ class Autoregressive(Decoder):
     settings: AutoregressiveSettings
     requires = frozenset({"bottleneck", "partner", "input_ids", "attention_mask"})
     provides = Decoder.provides | {"decoder_labels"}
+    most = "tokens and ends"
     uses_head = True
 
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
@@ -238,26 +219,20 @@ class Autoregressive(Decoder):
         self.norm = nn.LayerNorm(shape.width, eps=shape.norm_epsilon)
         self.positions = own_positions(backbone)
 
-    def prepare(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+    def prepare(self, step: Step) -> Batch:
         """The next token, where it is a token of the text or closes it."""
-        following = batch["input_ids"][:, 1:]
-        last = batch["attention_mask"].sum(1) - 1
-        closing = torch.arange(1, batch["input_ids"].shape[1], device=last.device) == last[:, None]
-        wanted = ~vocabulary.is_special(following) | closing
-        labels = torch.full_like(batch["input_ids"], IGNORED)
+        following = step["input_ids"][:, 1:]
+        last = step["attention_mask"].sum(1) - 1
+        closing = torch.arange(1, step["input_ids"].shape[1], device=last.device) == last[:, None]
+        wanted = ~step.vocabulary.is_special(following) | closing
+        labels = torch.full_like(step["input_ids"], IGNORED)
         labels[:, :-1] = torch.where(wanted, following, IGNORED)
         return {"decoder_labels": labels}
 
-    def most_labels(self, batch: Batch) -> int | None:
-        """Every token that is not special, and the end of each text."""
-        if "regular" not in batch:
-            return None
-        return len(batch["regular"]) + len(batch["input_ids"])
-
-    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+    def decode(self, step: Step) -> Tensor:
         """The decoder's states."""
         vectors, ids = step["bottleneck"][step["partner"]], step["input_ids"]
-        layout = layout_of(step, backbone, "quickest" if self.settings.window is None else "padded")
+        layout = layout_of(step, "quickest" if self.settings.window is None else "padded")
         states = layout.embed(ids, vectors, self.positions)
         layer = partial(self.layer.normed, norm=self.norm)
         if self.settings.window is None:
@@ -297,6 +272,7 @@ class Enhanced(Decoder):
     settings: EnhancedSettings
     requires = frozenset({"bottleneck", "partner", "input_ids", "attention_mask", "words", "keys"})
     provides = Decoder.provides | {"decoder_labels"}
+    most = "tokens"
     uses_head = True
 
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
@@ -304,28 +280,17 @@ class Enhanced(Decoder):
         self.layer = Layer(LayerShape.of(backbone.config))
         self.positions = own_positions(backbone)
 
-    def prepare(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+    def prepare(self, step: Step) -> Batch:
         """Every token that is not special."""
-        special = vocabulary.is_special(batch["input_ids"])
-        return {"decoder_labels": torch.where(special, IGNORED, batch["input_ids"])}
+        special = step.special()
+        return {"decoder_labels": torch.where(special, IGNORED, step["input_ids"])}
 
-    def most_labels(self, batch: Batch) -> int | None:
-        """Every token that is not special."""
-        return len(batch["regular"]) if "regular" in batch else None
-
-    def hides(self, batch: Batch, vocabulary: Vocabulary) -> Tensor | None:
-        """From how many rows each token is hidden."""
-        attended = batch["attention_mask"].bool()
-        visible = visibility(batch["keys"], batch["words"], attended, self.settings.rate)
-        regular = ~vocabulary.is_special(batch["input_ids"])
-        return (~visible & regular[:, :, None] & regular[:, None]).sum(1)
-
-    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+    def decode(self, step: Step) -> Tensor:
         """The decoder's states."""
         vectors, ids = step["bottleneck"][step["partner"]], step["input_ids"]
-        layout = layout_of(step, backbone, "packed")
+        layout = layout_of(step, "packed")
         content = layout.embed(ids, vectors, self.positions)
-        queries = vectors[:, None] + position_rows(ids, backbone, self.positions)
+        queries = vectors[:, None] + position_rows(ids, step.backbone, self.positions)
         visible = visibility(
             step["keys"], step["words"], step["attention_mask"].bool(), self.settings.rate
         )
@@ -361,6 +326,7 @@ class Condenser(Decoder):
     settings: CondenserSettings
     requires = frozenset({"bottleneck", "middle_states", "labels", "attention_mask"})
     provides = Decoder.provides | {"decoder_labels"}
+    most = "labels"
     uses_head = True
 
     def build(self, backbone: Backbone, tokenizer: Tokenizer) -> None:
@@ -379,16 +345,12 @@ class Condenser(Decoder):
         """Half the depth unless the settings name a layer."""
         return self.settings.from_layer or depth // 2
 
-    def prepare(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+    def prepare(self, step: Step) -> Batch:
         """The encoder's labels."""
-        return {"decoder_labels": batch["labels"]}
+        return {"decoder_labels": step["labels"]}
 
-    def most_labels(self, batch: Batch) -> int | None:
-        """The number of the encoder's labels."""
-        return len(batch["label_places"]) if "label_places" in batch else None
-
-    def decode(self, step: Batch, backbone: Backbone, vocabulary: Vocabulary) -> Tensor:
+    def decode(self, step: Step) -> Tensor:
         """The head's states."""
         states = torch.cat([step["bottleneck"][:, None], step["middle_states"][:, 1:]], 1)
-        layout = layout_of(step, backbone)
+        layout = layout_of(step)
         return labelled(self.stack, layout.laid_out(states), layout, step)

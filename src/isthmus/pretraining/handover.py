@@ -61,7 +61,7 @@ def say_what_changes(settings: PretrainSettings, parts: Parts) -> None:
 def next_recipe_of(output: Path) -> str | None:
     """The recipe to fine-tune with that a part of a pre-training names; None: the default."""
     values = {**read_snapshot(output)["identity"]["settings"], "output": str(output)}
-    parts = assemble(PretrainSettings.parse(values, where=str(output)), to_train=False)
+    parts = assemble(PretrainSettings.parse(values, where=str(output)))
     return next(filter(None, (part.finetune_with for part in parts)), None)
 
 

@@ -15,13 +15,11 @@ from isthmus.config import Settings
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import Prediction
-from isthmus.pretraining.decoders import decoder_prediction
-from isthmus.pretraining.labels import IGNORED, Vocabulary, at_labels, at_regular
-from isthmus.pretraining.parts import Part, Vector, first_states, mean_states
+from isthmus.pretraining.parts import Part, Vector
 from isthmus.pretraining.registries import objective
+from isthmus.pretraining.step import Items, Step, Vocabulary
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.parallel import gather, rank
-from isthmus.training.task import Batch
 
 
 class ObjectiveSettings(Settings):
@@ -34,20 +32,15 @@ class ObjectiveSettings(Settings):
 
 
 class Objective(Part, ABC):
-    """A loss on one encoder pass: a sum over items, and the number of items."""
+    """A loss on one encoder pass: a sum over items, whose number is known before."""
 
     Settings = ObjectiveSettings
+    items: ClassVar[Items]  # what the mean is taken over
     # `NAME=VALUE` of its settings that makes it train a vector.
     setting_to_train: ClassVar[Mapping[Vector, str]] = {}
 
     @abstractmethod
-    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
-        """How many items the loss sums over, known before the forward pass."""
-
-    @abstractmethod
-    def __call__(
-        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
-    ) -> dict[str, Tensor]:
+    def __call__(self, step: Step) -> dict[str, Tensor]:
         """`{"": sum of the loss}`, and sums of further quantities worth a line in the log."""
 
 
@@ -58,20 +51,15 @@ class MaskedLm(Objective):
     Cross-entropy of head(H_i) against the original token, at the masked positions i.
     """
 
+    items = "labels"
     requires = frozenset({"hidden_states", "labels"})
     reads = "labels"
     uses_head = True
 
-    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
-        """The labelled positions."""
-        return (step["labels"] != IGNORED).sum()
-
-    def __call__(
-        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
-    ) -> dict[str, Tensor]:
+    def __call__(self, step: Step) -> dict[str, Tensor]:
         """The summed cross-entropy."""
-        targets, states = at_labels(step, "labels", step["hidden_states"])
-        return {"": backbone.predict(states).cross_entropy(targets)}
+        targets, states = step.at("labels", step["hidden_states"])
+        return {"": step.backbone.predict(states).cross_entropy(targets)}
 
 
 @objective("reconstruction")
@@ -81,17 +69,13 @@ class Reconstruction(Objective):
     Cross-entropy of the decoder's logits, at its labelled positions.
     """
 
-    requires = frozenset({"decoder_features", "decoder_targets", "decoder_labels"})
+    items = "decoder_labels"
+    requires = frozenset({"decoder_targets", "decoder_labels"})
 
-    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
-        """The positions that the decoder labels."""
-        return (step["decoder_labels"] != IGNORED).sum()
-
-    def __call__(
-        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
-    ) -> dict[str, Tensor]:
+    def __call__(self, step: Step) -> dict[str, Tensor]:
         """The summed cross-entropy."""
-        return {"": decoder_prediction(step).cross_entropy(step["decoder_targets"])}
+        assert step.prediction is not None, "the decoder predicts"
+        return {"": step.prediction.cross_entropy(step["decoder_targets"])}
 
 
 class BagOfWordsSettings(ObjectiveSettings):
@@ -125,6 +109,7 @@ class BagOfWords(Objective):
 
     Settings = BagOfWordsSettings
     settings: BagOfWordsSettings
+    items = "texts"
     requires = frozenset({"hidden_states", "input_ids", "attention_mask", "partner"})
     setting_to_train: ClassVar[Mapping[Vector, str]] = {"cls": "vector=cls", "mean": "vector=mean"}
 
@@ -143,27 +128,20 @@ class BagOfWords(Objective):
                 "--set objectives.bag_of_words.projection=head",
             )
 
-    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
-        """The texts with at least one token that is not special."""
-        # A partner's bag counts once for its partner: the number is the same for both targets.
-        return (~vocabulary.is_special(step["input_ids"])).any(1).sum()
-
-    def __call__(
-        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
-    ) -> dict[str, Tensor]:
+    def __call__(self, step: Step) -> dict[str, Tensor]:
         """The summed loss, and its summed distance from the lower bound log|T|."""
         input_ids = step["input_ids"]
-        inside = ~vocabulary.is_special(input_ids)
+        inside = ~step.special()
         if self.settings.target == "partner":
             input_ids = input_ids[step["partner"]]
-        bags = token_sets(input_ids, vocabulary.special)
+        bags = token_sets(input_ids, step.vocabulary.special)
         sizes = bags.sum(1)
         if self.settings.vector == "max":
-            largest = self._predict(step["hidden_states"], backbone).largest(inside)
+            largest = self._predict(step["hidden_states"], step.backbone).largest(inside)
             loss = bag_of_words(largest, bags).sum()
         else:
-            vector = first_states(step) if self.settings.vector == "cls" else mean_states(step)
-            loss = self._predict(vector, backbone).bag_cross_entropy(bags, sizes)
+            vector = step.first() if self.settings.vector == "cls" else step.mean()
+            loss = self._predict(vector, step.backbone).bag_cross_entropy(bags, sizes)
         # The bound of an empty bag is 0, as its loss.
         bound = sizes.clamp(min=1).to(loss.dtype).log().sum()
         return {"": loss, "gap": loss.detach() - bound}
@@ -202,20 +180,15 @@ class TermFrequency(Objective):
     Summed over the vocabulary: its mean would be thirty thousand times smaller, and vanish.
     """
 
+    items = "texts"
     requires = frozenset({"hidden_states", "input_ids"})
     reads = "first"
     uses_head = True
 
-    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
-        """The texts with at least one token that is not special."""
-        return (~vocabulary.is_special(step["input_ids"])).any(1).sum()
-
-    def __call__(
-        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
-    ) -> dict[str, Tensor]:
+    def __call__(self, step: Step) -> dict[str, Tensor]:
         """The summed squared error."""
-        logits = backbone.head(first_states(step))
-        counts = term_counts(step["input_ids"], vocabulary)
+        logits = step.backbone.head(step.first())
+        counts = term_counts(step["input_ids"], step.vocabulary)
         return {"": term_frequency(logits, counts).sum()}
 
 
@@ -253,18 +226,13 @@ class SpanContrast(Objective):
 
     Settings = SpanContrastSettings
     settings: SpanContrastSettings
+    items = "rows"
     requires = frozenset({"hidden_states", "partner", "pairs"})
     reads = "first"
 
-    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
-        """The texts."""
-        return torch.full((), len(step["partner"]), device=step["partner"].device)
-
-    def __call__(
-        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
-    ) -> dict[str, Tensor]:
+    def __call__(self, step: Step) -> dict[str, Tensor]:
         """The summed loss."""
-        vectors = first_states(step).float()
+        vectors = step.first().float()
         gathered, first = gather(vectors), rank() * len(vectors)
         return {"": span_contrast(vectors, gathered, step["partner"], first, self.settings)}
 
@@ -296,19 +264,16 @@ class ReplacedToken(Objective):
     tokens that are restored.
     """
 
+    items = "tokens"
     requires = frozenset({"hidden_states", "input_ids", "encoder_ids"})
     uses_head = True
 
-    def count(self, step: Batch, vocabulary: Vocabulary) -> Tensor:
-        """The tokens that are not special."""
-        return (~vocabulary.is_special(step["input_ids"])).sum()
-
-    def __call__(
-        self, step: Batch, backbone: Backbone, vocabulary: Vocabulary
-    ) -> dict[str, Tensor]:
+    def __call__(self, step: Step) -> dict[str, Tensor]:
         """The summed cross-entropy, and the share of all tokens that are restored replacements."""
-        targets, states, seen = at_regular(step, vocabulary)
-        prediction = backbone.predict(states)
+        targets, states, seen = step.at_regular(
+            step["input_ids"], step["hidden_states"], step["encoder_ids"]
+        )
+        prediction = step.backbone.predict(states)
         with torch.no_grad():
             guessed = prediction.most_likely()
         restored = ((seen != targets) & (guessed == targets)).sum().to(torch.float32)

@@ -107,8 +107,6 @@ def _run(
     examples = PretrainExamples(
         tokenised, parts.view, tokenizer, settings.max_length, seed, columns, rows
     )
-    if survey := parts.view.survey(tokenised, examples.room):
-        notice(survey)
     trainer = Trainer(task, examples, settings.training, output, description="pre-train")
     if len(held_out):
         notice(f"{len(held_out):,} documents are held out for the probes")

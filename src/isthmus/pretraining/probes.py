@@ -23,14 +23,13 @@ from isthmus.encoders.encoder import pad
 from isthmus.errors import InputError, SettingsError, choices
 from isthmus.nn.randomness import key
 from isthmus.pretraining.corruption import MaskingSettings, Uniform
-from isthmus.pretraining.decoders import decoder_prediction
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.labels import IGNORED
 from isthmus.pretraining.objectives import bag_of_words, token_sets
 from isthmus.pretraining.parts import Part, Vector
 from isthmus.pretraining.recipe import Parts
 from isthmus.pretraining.registries import PROBES, probe
 from isthmus.pretraining.settings import MeasurementSettings, ProbeSettings
+from isthmus.pretraining.step import IGNORED
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus
@@ -323,11 +322,12 @@ class Bottleneck(Probe):
         for batch in on_device(task, held_out.steps):
             step = task.encode(task.prepare(batch))
             # By one row: a text of like length, and never the document's own other text.
-            other = {**step, "bottleneck": step["bottleneck"].roll(1, 0)}
+            other = step | {"bottleneck": step["bottleneck"].roll(1, 0)}
             for name, given in (("true", step), ("shuffled", other)):
                 decoded = task.decode(given)
-                prediction = decoder_prediction(decoded)
-                sums[name] += float(prediction.cross_entropy(decoded["decoder_targets"]))
+                assert decoded.prediction is not None
+                loss = decoded.prediction.cross_entropy(decoded["decoder_targets"])
+                sums[name] += float(loss)
             count += int((decoded["decoder_targets"] != IGNORED).sum())
         means = {name: total / max(count, 1) for name, total in sums.items()}
         return {"": means["shuffled"] - means["true"], **means}
@@ -450,7 +450,7 @@ class MaskedLm(Probe):
         corruption = Uniform(self.settings)
         total, count = 0.0, 0
         for batch in on_device(task, held_out.texts):
-            hidden = corruption(batch, task.vocabulary)
+            hidden = corruption.prepare(task.step(batch))
             states = task.backbone(hidden["encoder_ids"], batch["attention_mask"])
             labelled = hidden["labels"] != IGNORED
             prediction = task.backbone.predict(states[labelled])

@@ -8,10 +8,10 @@ from typing import Any
 
 from isthmus.errors import SettingsError
 from isthmus.pretraining.bottlenecks import Bottleneck
-from isthmus.pretraining.corruption import Corruption
+from isthmus.pretraining.corruption import Corruption, Side
 from isthmus.pretraining.decoders import Decoder
 from isthmus.pretraining.objectives import Objective
-from isthmus.pretraining.parts import BACKBONE_PROVIDES, Part, Side, Vector
+from isthmus.pretraining.parts import Part, Vector
 from isthmus.pretraining.registries import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.views import View
@@ -44,11 +44,8 @@ class Parts:
         yield from self.objectives.values()
 
 
-def assemble(settings: PretrainSettings, to_train: bool = True) -> Parts:
-    """The parts a recipe names; raises if one requires what nothing provides.
-
-    Without `to_train`, settings that only training needs may be missing.
-    """
+def assemble(settings: PretrainSettings) -> Parts:
+    """The parts a recipe names; raises if one requires what nothing provides."""
     parts = Parts(
         view=_part(VIEWS, settings.view, "view"),
         corruption=_corruption(settings.corruption, "corruption", "encoder"),
@@ -67,9 +64,6 @@ def assemble(settings: PretrainSettings, to_train: bool = True) -> Parts:
     if parts.decoder_corruption is not None:
         parts.decoder_corruption.beside(parts.corruption)
     parts = _without_labels(parts)
-    for part in parts if to_train else ():
-        if lack := part.lack():
-            raise lack
     provided = set(parts.view.provides)
     named: list[tuple[str, Part | None]] = [
         ("corruption", parts.corruption),
@@ -81,8 +75,7 @@ def assemble(settings: PretrainSettings, to_train: bool = True) -> Parts:
     ]
     for where, found in named:
         if found is not None:
-            # What a part makes for itself (a column of the corpus, labels) it need not be given.
-            _check(found, where, provided | found.makes)
+            _check(found, where, provided)
             provided |= found.provides
     _check_used(named)
     return parts
@@ -118,7 +111,7 @@ def _without_labels(parts: Parts) -> Parts:
 
 
 class _Backbone(Part):
-    provides = BACKBONE_PROVIDES
+    provides = frozenset({"hidden_states", "middle_states"})
     requires = frozenset({"input_ids", "attention_mask"})
 
 

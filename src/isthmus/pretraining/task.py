@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from torch import Tensor, nn
 from isthmus.errors import InputError, MismatchError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Asking
-from isthmus.pretraining.decoders import Decoder
-from isthmus.pretraining.labels import Vocabulary, asking, label_places
 from isthmus.pretraining.recipe import Parts
+from isthmus.pretraining.step import Step, Vocabulary, label_places
 from isthmus.progress import notice
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch, Task
@@ -48,71 +46,69 @@ class PretrainTask(Task):
         self.heads = nn.ModuleDict(
             {name: one for name, one in parts.objectives.items() if isinstance(one, nn.Module)}
         )
-        predicts = any("decoder_features" in one.requires for one in parts.objectives.values())
-        if not any(p.uses_head for p in parts if predicts or not isinstance(p, Decoder)):
+        if not any(part.uses_head for part in parts):
             # A parameter without gradient breaks data parallelism.
             backbone.freeze_head()
 
+    def step(self, batch: Batch) -> Step:
+        """A batch, and what parts work with."""
+        return Step(batch, self.vocabulary, self.backbone)
+
     def prepare(self, batch: Batch) -> Batch:
         """The batch with what corruptions and the decoder add to it."""
-        batch = dict(batch)
-        for part in (self.parts.corruption, self.parts.decoder_corruption, self.decoder):
+        step = self.step(batch)
+        for part in (self.parts.corruption, self.parts.decoder_corruption, self.parts.decoder):
             if part is not None:
-                make = part.prepare if isinstance(part, Decoder) else part
-                made = make(batch, self.vocabulary)
-                batch |= made
-                batch |= label_places(made, part.most_labels(batch))
-        return batch
-
-    def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """The items of each objective."""
-        counts = {
-            name: objective.count(batch, self.vocabulary)
-            for name, objective in self.parts.objectives.items()
-        }
-        if self.parts.view.rows > 1:
-            # Filled in there: a number that is copied makes the host wait.
-            counts["view"] = torch.full((), len(batch["keys"]), device=batch["keys"].device)
-        return counts
+                made = part.prepare(step)
+                step |= made
+                step |= label_places(made, part.most_labels(step))
+        return step.fields
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """The sum of each objective, from one encoder pass."""
         step = self.decode(self.encode(batch))
         sums = {}
         for name, objective in self.parts.objectives.items():
-            for metric, value in objective(step, self.backbone, self.vocabulary).items():
+            for metric, value in objective(step).items():
                 sums[f"{name}/{metric}" if metric else name] = value
         if "repeated" in step:
             sums["view/one_span"] = step["repeated"].sum().float()
         return sums
 
-    def encode(self, batch: Batch) -> Batch:
+    def encode(self, batch: Batch) -> Step:
         """The step as far as the bottleneck."""
-        ids = batch.get("encoder_ids", batch["input_ids"])
-        mask = batch["attention_mask"]
-        step = dict(batch)
-        asked = self._asking(batch)
-        layer = None if self.decoder is None else self.decoder.middle_layer(self.backbone.depth)
-        found = self.backbone.encode(ids, mask, batch.get("tokens"), layer=layer, asking=asked)
-        step["hidden_states"], step["first_states"] = found.states, found.first
+        step, decoder = self.step(batch), self.parts.decoder
+        ids = step["encoder_ids" if "encoder_ids" in step else "input_ids"]
+        found = self.backbone.encode(
+            ids,
+            step["attention_mask"],
+            step.get("tokens"),
+            layer=None if decoder is None else decoder.middle_layer(self.backbone.depth),
+            asking=self._asking(step),
+        )
+        step |= {"hidden_states": found.states, "first_states": found.first}
         if found.middle is not None:
-            step["middle_states"] = found.middle
+            step |= {"middle_states": found.middle}
         if self.bottleneck is not None:
-            step["bottleneck"] = self.bottleneck(step, self.backbone, self.vocabulary)
+            step |= {"bottleneck": self.bottleneck(step)}
         return step
 
-    def _asking(self, batch: Batch) -> Asking | None:
+    def decode(self, step: Step) -> Step:
+        """The step with the decoder's prediction and targets, where there is a decoder."""
+        return step if self.decoder is None else self.decoder(step)
+
+    def _asking(self, step: Step) -> Asking | None:
         """The tokens whose last states some part reads; None: all, or nothing would be spared."""
         reads = {part.reads for part in self.parts if "hidden_states" in part.requires}
         if "all" in reads or not self.backbone.asks_for_some:
             return None
-        return asking(batch, "labels" if "labels" in reads else None)
+        return step.asking("labels" if "labels" in reads else None)
 
-    def decode(self, step: Batch) -> Batch:
-        """The step with the decoder's logits and targets, where there is a decoder."""
-        if self.decoder is None:
-            return step
-        return {**step, **self.decoder(step, self.backbone, self.vocabulary)}
+    def counts(self, batch: Batch) -> dict[str, Tensor]:
+        """The items of each objective."""
+        step = self.step(batch)
+        counts = {name: step.count(one.items) for name, one in self.parts.objectives.items()}
+        return counts | ({"view": step.count("rows")} if self.parts.view.rows > 1 else {})
 
     def weights(self, progress: float) -> Mapping[str, float]:
         """Each objective's weight, decayed by cosine where its settings say so."""
@@ -133,7 +129,9 @@ class PretrainTask(Task):
         """Loads what `save` wrote."""
         self.backbone.restore(folder)
         wanted, found = self._parts_state(), stored(folder / PARTS_FILE)
-        if wanted and not alike(wanted, found):
+        if not wanted:
+            return
+        if _shapes(wanted) != _shapes(found):
             raise MismatchError(
                 f"the decoder of the checkpoint {folder / PARTS_FILE} is not this recipe's",
                 "train again in another --output",
@@ -141,10 +139,19 @@ class PretrainTask(Task):
         overwrite(wanted, found)
 
     def continue_from(self, folder: Path) -> None:
-        """Takes over what an earlier run left of the same shape: bottleneck, decoder, its head."""
+        """Takes over the weights of the same names and shapes that an earlier run left."""
         file, wanted = folder / PARTS_FILE, self._parts_state()
-        if wanted and file.is_file():
-            take_over(wanted, file)
+        if not wanted or not file.is_file():
+            return
+        found = {
+            name: value
+            for name, value in stored(file).items()
+            if name in wanted and wanted[name].shape == value.shape
+        }
+        overwrite(wanted, found)
+        new = ", ".join(sorted({_place(name) for name in wanted.keys() - found.keys()}))
+        taken = ", ".join(sorted(set(map(_place, found)))) or "nothing"
+        notice(f"continued from {file}: {taken}" + (f"; untrained: {new}" if new else ""))
 
     def _parts_state(self) -> dict[str, Tensor]:
         modules = {"bottleneck": self.bottleneck, "decoder": self.decoder, **self.heads}
@@ -181,54 +188,17 @@ def stored(file: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def alike(one: State, other: State) -> bool:
-    """Whether both have the same names and shapes."""
-    return _shapes(one) == _shapes(other)
-
-
 def overwrite(wanted: State, found: State) -> None:
     """Overwrites the wanted weights, in place, by those found."""
     with torch.no_grad():
-        for name, value in wanted.items():
-            value.copy_(found[name])
+        for name, value in found.items():
+            wanted[name].copy_(value)
 
 
-def take_over(wanted: State, file: Path) -> None:
-    """Copies each part that the file holds alike, and says which those are, and why not others."""
-    parts, earlier = _by_part(wanted), _by_part(stored(file))
-    for part, state in parts.items():
-        found = earlier.pop(part, {})
-        if alike(state, found):
-            overwrite(state, found)
-            notice(f"the {part} continues from {file}")
-        else:
-            notice(f"the {part} starts untrained: {_why(state, found, file)}")
-    for part in earlier:
-        notice(f"the {part} in {file} is not used: this recipe has none with weights")
-
-
-def _why(state: State, found: State, file: Path) -> str:
-    if not found:
-        return f"{file} holds none"
-    if (own := _kind(state)) != (other := _kind(found)):
-        return f"that in {file} is {other}, this one {own}"
-    return f"that in {file} has another shape"
-
-
-def _kind(state: State) -> str:
-    """The name of a part in recipes: ProjectedCls is projected_cls."""
-    _, _, rest = next(iter(state)).partition(".")
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", rest.partition(".")[0]).lower()
+def _place(name: str) -> str:
+    """Where a weight is: bottleneck, decoder, or the head that some decoders have of their own."""
+    return "the decoder's head" if ".own_head." in name else f"the {name.partition('.')[0]}"
 
 
 def _shapes(state: State) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in state.items()}
-
-
-def _by_part(state: State) -> dict[str, State]:
-    """Bottleneck, decoder, and the head that some decoders have of their own."""
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, value in state.items():
-        part = "decoder's head" if ".own_head." in name else name.partition(".")[0]
-        parts.setdefault(part, {})[name] = value
-    return dict(parts)

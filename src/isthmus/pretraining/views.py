@@ -18,7 +18,7 @@ from isthmus.config import Settings
 from isthmus.nn.randomness import draw
 from isthmus.pretraining.parts import Part
 from isthmus.pretraining.registries import view
-from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
+from isthmus.text.corpus import TokenisedDocument
 from isthmus.text.sentences import Span, span_end, spans
 
 
@@ -46,10 +46,6 @@ class View(Part, ABC):
         """About how long a document's texts will be, to batch similar lengths."""
         shown: npt.NDArray[np.integer] = np.minimum(lengths, room)
         return shown
-
-    def survey(self, corpus: TokenisedCorpus, room: int) -> str:
-        """A notice about this corpus before training starts; "" for none."""
-        return ""
 
     @abstractmethod
     def __call__(self, document: TokenisedDocument, room: int, key: int) -> tuple[Text, ...]:
@@ -136,18 +132,6 @@ class Neighbours(View):
     def length(self, lengths: npt.NDArray[np.integer], room: int) -> npt.NDArray[np.integer]:
         """The document's length, or that of a full span."""
         return super().length(lengths, self._limit(room))
-
-    def survey(self, corpus: TokenisedCorpus, room: int) -> str:
-        """How many documents have one span only, and so no neighbours."""
-        alone = int((corpus.lengths <= self._limit(room)).sum())
-        if not alone:
-            return ""
-        have = "has" if alone == 1 else "have"
-        hint = "; a smaller view.span gives more pairs" if 2 * alone > len(corpus) else ""
-        return (
-            f"{alone:,} of {len(corpus):,} documents {have} one span only: "
-            f"both sides see the same text{hint}"
-        )
 
     def __call__(self, document: TokenisedDocument, room: int, key: int) -> tuple[Text, Text]:
         """The pair; the same text twice where there is one span only."""

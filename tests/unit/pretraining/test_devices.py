@@ -17,7 +17,7 @@ from isthmus.pretraining.corruption import (
     WholeWord,
 )
 from isthmus.pretraining.decoders import visibility
-from isthmus.pretraining.labels import Vocabulary
+from isthmus.pretraining.step import Step, Vocabulary
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 
@@ -55,7 +55,7 @@ def batch(texts: int = 64, length: int = 150) -> Batch:
         "keys": torch.tensor([key(1, 2, row) for row in range(texts)]),
         "pmi": pmi,
     }
-    return {**made, **Uniform(MaskingSettings())(made, VOCABULARY)}
+    return {**made, **Uniform(MaskingSettings()).prepare(Step(made, VOCABULARY))}
 
 
 def moved(values: Batch, device: str) -> Batch:
@@ -65,8 +65,8 @@ def moved(values: Batch, device: str) -> Batch:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("corruption", CORRUPTIONS, ids=lambda part: type(part).__name__)
 def test_masks(corruption: Corruption, device: str) -> None:
-    here = corruption(batch(), VOCABULARY)
-    there = corruption(moved(batch(), device), VOCABULARY.to(device))
+    here = corruption.prepare(Step(batch(), VOCABULARY))
+    there = corruption.prepare(Step(moved(batch(), device), VOCABULARY.to(device)))
     VOCABULARY.to("cpu")
     for name, value in here.items():
         same = (value == there[name].cpu()).double().mean()

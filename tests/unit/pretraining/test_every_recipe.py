@@ -17,10 +17,10 @@ from isthmus.config import resolve, shipped_recipes
 from isthmus.nn import attention
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.labels import IGNORED, PLACES, places_of
 from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
+from isthmus.pretraining.step import IGNORED, PLACES, places_of
 from isthmus.pretraining.task import PretrainTask
 from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.training.cuda_graphs import Graphs
@@ -240,9 +240,9 @@ def test_room_for_more_labels_than_there_are_changes_nothing(
     seen = []
     for more in (None, 0, 9):
         if more is not None:
-            monkeypatch.setattr("isthmus.pretraining.labels.SYNCHRONOUS", frozenset())
+            monkeypatch.setattr("isthmus.pretraining.step.SYNCHRONOUS", frozenset())
             monkeypatch.setattr(
-                "isthmus.pretraining.labels.places_of",
+                "isthmus.pretraining.step.places_of",
                 lambda chosen, most, more=more: places_of(chosen, most + more),
             )
         batch = prepared(made, rows)

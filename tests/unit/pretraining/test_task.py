@@ -13,9 +13,9 @@ from tests.factories import tokenised
 from isthmus.nn.randomness import key, second
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import Example, PretrainExamples
-from isthmus.pretraining.labels import IGNORED, Vocabulary, at_places, places_of
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
+from isthmus.pretraining.step import IGNORED, Vocabulary, at_places, places_of
 from isthmus.pretraining.task import PretrainTask
 from isthmus.pretraining.views import Neighbours, NeighboursSettings, Same, SameSettings, Text
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
@@ -232,7 +232,7 @@ def test_what_is_labelled_is_what_an_index_of_truths_gives(
     asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not asked:
-        monkeypatch.setattr("isthmus.pretraining.labels.SYNCHRONOUS", frozenset())
+        monkeypatch.setattr("isthmus.pretraining.step.SYNCHRONOUS", frozenset())
     generator = torch.Generator().manual_seed(1)
     states = torch.randn(3, 5, 2, generator=generator, requires_grad=True)
     ids = torch.randint(50, (3, 5), generator=generator)
@@ -257,7 +257,7 @@ def test_what_is_labelled_is_what_an_index_of_truths_gives(
 def test_labels_beyond_the_number_stated_are_never_lost_in_silence(
     knowing: Any, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isthmus.pretraining.labels.SYNCHRONOUS", knowing)
+    monkeypatch.setattr("isthmus.pretraining.step.SYNCHRONOUS", knowing)
     chosen = torch.tensor([[True, False, True]])
     assert places_of(chosen, 2).tolist() == [0, 2]
     with pytest.raises(error, match="labels"):
