@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,21 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from sentence_transformers import MultiVectorEncoder as Theirs
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-from tests.factories import bert
+from tests.layouts import PUNCTUATION, WORDS, backbone, pylate, stanford
 from torch import nn
-from transformers import AutoTokenizer, BertModel
 
 from isthmus.encoders import MultiVectorEncoder, load_encoder
 from isthmus.encoders.model_settings import stored_settings
 from isthmus.indexes.ragged import TokenVectors
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
 
-WORDS = "the quick brown fox jumps over the lazy dog and"
 TEXTS = [
     "the quick, brown fox!",
     "dog",
@@ -34,33 +28,21 @@ TEXTS = [
     "!",  # of which a document keeps what stands around it
     "the [MASK] fox",  # seen by the others of its query, unlike those that fill it up
 ]
-PUNCTUATION = list(string.punctuation)
-THERE = "sentence_transformers"
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
-
-def backbone(folder: Path, markers: Sequence[str] = (), signs: Sequence[str] = PUNCTUATION) -> Any:
-    """A BERT in a folder, whose tokens are letters, words and signs; PyLate's markers are added."""
-    learnt = new_tokenizer([WORDS] * 2, 120).backend.get_vocab()
-    others = sorted(set(learnt) - set(SPECIAL))
-    folder.mkdir(parents=True)
-    tokens = [*SPECIAL, "[unused0]", "[unused1]", *signs, *others]
-    (folder / "vocab.txt").write_text("\n".join(tokens), encoding="utf-8")
-    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    assert tokenizer.is_fast
-    assert tokenizer.get_vocab()["[unused1]"] == 6
-    tokenizer.add_tokens(list(markers))
-    tokenizer.save_pretrained(str(folder))
-    torch.manual_seed(0)
-    model = BertModel(bert(len(tokenizer)))
-    model.save_pretrained(folder)
-    return model
 
 
 def dense(width: int, outputs: int, **options: Any) -> Dense:
     chosen = {"bias": False, "activation_function": nn.Identity(), **options}
     return Dense(width, outputs, module_input_name="token_embeddings", **chosen)
+
+
+def written(layers: Sequence[Dense]) -> list[Any]:
+    """Configurations and weights, as PyLate keeps them."""
+    found = []
+    for layer in layers:
+        about = layer.get_config_dict()
+        kept = {key: about[key] for key in about if not key.startswith("module_")}
+        found.append(({**kept, "use_residual": layer.use_residual}, layer.state_dict()))
+    return found
 
 
 def native(folder: Path, *modules: Any, prompts: Any = None, **options: Any) -> str:
@@ -74,56 +56,6 @@ def native(folder: Path, *modules: Any, prompts: Any = None, **options: Any) -> 
     there = Theirs(modules=[transformer, *chosen], prompts=prompts, device="cpu")
     there.save(str(folder / "native"), create_model_card=False)
     return str(folder / "native")
-
-
-def pylate(folder: Path, layers: Sequence[Any] = (), signs: Any = PUNCTUATION, **about: Any) -> str:
-    """What PyLate saves."""
-    place = folder / "pylate"
-    backbone(place, ["[Q] ", "[D] "], signs)
-    torch.manual_seed(1)
-    layers = layers or [dense(16, 8)]
-    listed = [{"idx": 0, "name": "0", "path": "", "type": f"{THERE}.models.Transformer"}]
-    for number, layer in enumerate(layers, start=1):
-        inside = place / f"{number}_Dense"
-        inside.mkdir()
-        kind = "pylate.models.Dense.Dense"
-        listed.append({"idx": number, "name": str(number), "path": inside.name, "type": kind})
-        config = layer.get_config_dict()
-        config = {key: one for key, one in config.items() if not key.startswith("module_")}
-        config["use_residual"] = layer.use_residual
-        (inside / "config.json").write_text(json.dumps(config))
-        save_file(layer.state_dict(), inside / "model.safetensors")
-    stated = {
-        "model_type": "ColBERT", "prompts": {}, "default_prompt_name": None,
-        "similarity_fn_name": "MaxSim", "query_prefix": "[Q] ", "document_prefix": "[D] ",
-        "query_length": 14, "document_length": 18, "attend_to_expansion_tokens": False,
-        "skiplist_words": PUNCTUATION, "do_query_expansion": True, **about,
-    }  # fmt: skip
-    stated = {key: one for key, one in stated.items() if one is not ...}
-    (place / "modules.json").write_text(json.dumps(listed))
-    (place / "config_sentence_transformers.json").write_text(json.dumps(stated))
-    read = {"max_seq_length": 17, "do_lower_case": False}
-    (place / "sentence_bert_config.json").write_text(json.dumps(read))
-    return str(place)
-
-
-def stanford(folder: Path, signs: Any = PUNCTUATION, **about: Any) -> str:
-    """What Stanford's ColBERT saves."""
-    place = folder / "stanford"
-    model = backbone(place, signs=signs)
-    torch.manual_seed(1)
-    weights = {f"bert.{key}": one for key, one in model.state_dict().items()}
-    save_file({**weights, "linear.weight": torch.randn(8, 16)}, place / "model.safetensors")
-    config = json.loads((place / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
-    stated = {
-        "query_token_id": "[unused0]", "doc_token_id": "[unused1]", "query_token": "[Q]",
-        "doc_token": "[D]", "dim": 8, "similarity": "cosine", "query_maxlen": 14,
-        "doc_maxlen": 18, "mask_punctuation": True, "attend_to_mask_tokens": False,
-        "interaction": "colbert", **about,
-    }  # fmt: skip
-    (place / "artifact.metadata").write_text(json.dumps(stated))
-    return str(place)
 
 
 def here(folder: str, **options: Any) -> MultiVectorEncoder:
@@ -218,7 +150,7 @@ def test_pylate(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if name != "none"])
 def test_pylate_projections(name: str, tmp_path: Path) -> None:
-    folder = pylate(tmp_path, LAYERS[name]())
+    folder = pylate(tmp_path, written(LAYERS[name]()))
     same(here(folder), folder)
 
 
@@ -241,7 +173,9 @@ def test_a_saved_encoder_gives_the_same_vectors_there(tmp_path: Path) -> None:
         "native": native(
             tmp_path / "1", *LAYERS["several"](), MASKS["queries too"](), **NATIVE["between"]
         ),
-        "PyLate": pylate(tmp_path / "2", LAYERS["residual"](), attend_to_expansion_tokens=True),
+        "PyLate": pylate(
+            tmp_path / "2", written(LAYERS["residual"]()), attend_to_expansion_tokens=True
+        ),
         "Stanford": stanford(tmp_path / "3"),
     }
     for name, folder in folders.items():

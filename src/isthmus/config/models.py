@@ -50,6 +50,10 @@ def model_folder(name: str, where: str = "--model") -> str:
                 "run the same command again to finish it, or name one of its checkpoint-N folders",
             )
         return str(next((one for one in (folder / "model",) if one.is_dir()), folder / "final"))
+    if folder.is_file():
+        raise InputError(
+            f"{where}: {name!r} is a file, and a model is a folder", "name the folder that holds it"
+        )
     looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
     beside_others = "/" in name and Path(name).parent.is_dir()
     if (looks_like_path or beside_others) and not folder.is_dir():

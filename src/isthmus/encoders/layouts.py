@@ -113,12 +113,12 @@ def _listed(folder: str, layout: Layout) -> list[tuple[str, str]]:
     raw = [module["type"] for module in read_model_json(folder, MODULES, list) or []]
     known = {"Transformer", "Dense"} if layout == "PyLate" else _OURS
     for place, (module, (kind, _)) in enumerate(zip(raw, listed, strict=True)):
-        theirs = module.startswith(_AUTHORS) and kind in known
-        if not theirs or (place == 0) != (kind == "Transformer"):
+        shown = kind if module.startswith(_AUTHORS) else module
+        if shown not in known or (place == 0) != (kind == "Transformer"):
             raise InputError(
-                f"{folder}/{MODULES}: a multi-vector model with the module {module!r:.100} at "
+                f"{folder}/{MODULES}: a multi-vector model with the module {shown!r:.100} at "
                 f"place {place} cannot be loaded",
-                _OTHER_MODEL,
+                "choose another model; without its modules, vectors would be others",
                 f"Transformer, then any of {', '.join(sorted(known - {'Transformer'}))}",
             )
     return listed
@@ -206,10 +206,9 @@ def _pylate(folder: str) -> tuple[dict[str, Any], str]:
     _check_reading(folder, read_model_json(folder, LENGTHS, dict) or {})
     query, document = _prefixes(folder, "PyLate")
     named = _named_prompts(folder)
-    default = about.get("default_prompt_name")
-    if not named and default is not None:
-        prompt = (about.get("prompts") or {}).get(default)
-        named = {"query_prompt": prompt or "", "document_prompt": prompt or ""}
+    if not named and isinstance(default := about.get("default_prompt_name"), str):
+        prompt = (about.get("prompts") or {}).get(default) or ""
+        named = {"query_prompt": prompt, "document_prompt": prompt}
     expanded = about.get("do_query_expansion") is not False
     length = _either(about.get("query_length"), 32)
     return {
@@ -281,7 +280,7 @@ def _prefixes(folder: str, layout: Layout) -> tuple[str, str]:
 def _named_prompts(folder: str) -> dict[str, str]:
     """The prompts named for queries and for documents."""
     named = stated(folder).get("prompts") or {}
-    if not isinstance(named, dict):
+    if not isinstance(named, dict) or not all(isinstance(one or "", str) for one in named.values()):
         raise damaged(folder, _STATED, f"prompts = {named!r:.60}")
     sides = {f"{side}_prompt": named.get(side) for side in ("query", "document")}
     return {side: prompt for side, prompt in sides.items() if prompt}

@@ -161,7 +161,7 @@ def _multi_vector(name: str, folder: str, settings: MultiVectorSettings) -> Mult
     projection = layout_projection(folder, layout, backbone.dimension)
     encoder = MultiVectorEncoder(backbone, tokenizer, settings, name, projection)
     if read_model_json(folder, SETTINGS_FILE, dict) is None:
-        notice(f"{name}: a multi-vector model in the layout of {layout}, {encoder.summary()}")
+        notice(f"{name}: a multi-vector model as {layout} writes it: {encoder.summary()}")
     return encoder
 
 

@@ -46,9 +46,9 @@ def stored_settings(name: str, chosen: Mapping[str, Any] | None = None) -> Meant
         found = Meant(SparseSettings.parse({}, where=name), "")
     assumed = found.assumed if found is not None else _default(chosen)
     settings = DenseSettings() if found is None else found.settings
-    if kind not in (None, _KIND[type(settings)]):
+    if kind not in (None, own := _KIND[type(settings)]):
         raise InputError(
-            f"encoder = {kind!r}, but {name!r} is {_KIND[type(settings)]}",
+            f"encoder = {kind!r}, but {name!r} is {'multi-vector' if own == 'tokens' else own}",
             "leave encoder out; isthmus finetune trains another type from it",
         )
     if chosen:

@@ -30,7 +30,10 @@ class MultiVectorSettings(VectorSettings):
     """Which tokens of a text have a vector, and how much of it is read; travels with the model."""
 
     query_expansion: int | None = Field(
-        None, ge=1, description="tokens that a shorter query is filled up to; null: it is not"
+        None,
+        ge=1,
+        le=1 << 13,
+        description="tokens that a shorter query is filled up to; null: it is not",
     )
     attend_to_expansion: bool = Field(
         False, description="whether the other tokens of a query see those that fill it up"
@@ -47,8 +50,8 @@ class MultiVectorSettings(VectorSettings):
     def _room_for_expansion(self) -> MultiVectorSettings:
         if (self.query_expansion or 0) > self.query_max_length:
             raise ValueError(
-                f"query_expansion = {self.query_expansion} fills queries up to more tokens than "
-                f"query_max_length = {self.query_max_length} leaves them"
+                f"query_max_length = {self.query_max_length} is less than the "
+                f"{self.query_expansion} tokens that queries are filled up to"
             )
         return self
 
@@ -91,14 +94,14 @@ class MultiVectorEncoder(Encoder):
         return [self.backbone, self.projection]
 
     def summary(self) -> str:
-        """What a text becomes, in one sentence part."""
+        """What texts become, in a few words."""
         settings = self.settings
-        length = settings.query_expansion
-        filled = "" if length is None else f", queries filled up to {length} tokens"
+        query, document = (f" after {one!r}" if one else "" for one in settings.prompts())
+        least = settings.query_expansion
+        filled = "" if least is None else f", filled up to {least}"
         return (
-            f"{self.dimension} numbers per token; of queries {settings.query_max_length} tokens "
-            f"after {settings.query_prompt!r}{filled}; of documents "
-            f"{settings.document_max_length} after {settings.document_prompt!r}"
+            f"{self.dimension} numbers for each token; of a query {settings.query_max_length} "
+            f"tokens{query}{filled}; of a document {settings.document_max_length}{document}"
         )
 
     @property

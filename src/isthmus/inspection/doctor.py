@@ -283,6 +283,7 @@ def _model(name: str) -> list[Finding]:
 
 def _encoding(name: str) -> Finding:
     """How a model encodes texts, and what of that is assumed; nothing of one that gives scores."""
+    from isthmus.encoders.layouts import layout_of
     from isthmus.encoders.model_settings import stored_settings
 
     try:
@@ -290,6 +291,8 @@ def _encoding(name: str) -> Finding:
     except IsthmusError as error:
         return Finding(f"vectors of {name}", True, error.what, error.fix)
     detail = ", ".join(f"{key}={value!r}" for key, value in settings.model_dump().items())
+    if (layout := layout_of(model_folder(name))) is not None:
+        detail = f"one for each token, as {layout} has them: {detail}"
     if not assumed:
         return Finding(f"vectors of {name}", True, detail)
     fix = "if that is wrong, set it where you use the model: --set pooling=… --set similarity=…"
