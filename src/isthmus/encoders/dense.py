@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +20,10 @@ from isthmus.config import Settings
 from isthmus.config.encoding import Pooling, Similarity
 from isthmus.encoders.encoder import Encoder, Tokens, VectorSettings, pad, write_modules
 from isthmus.encoders.projection import Projection
+from isthmus.encoders.transfers import send
+from isthmus.indexes.ragged import Both, Ragged, TokenVectors, joined, with_different_pieces
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.packing import Asking
+from isthmus.nn.packing import Asking, token_places
 from isthmus.records import Document
 from isthmus.text.tokenizer import Tokenizer
 
@@ -73,11 +77,48 @@ def pool(states: Tensor, mask: Tensor, pooling: Pooling, skipped: int = 0) -> Te
     return total / (count.sqrt() if pooling == "mean_sqrt_len" else count)
 
 
+@dataclass(frozen=True)
+class Pass:
+    """What one pass gives of some texts: their vectors, and those of all places of their tokens.
+
+    `ids` are the tokens; -1 where one has no vector: special ones, prompts and padding.
+    """
+
+    vectors: Tensor
+    states: Tensor
+    ids: Tensor
+    queries: bool
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is on a GPU."""
+        return self.states.is_cuda
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.states.device
+
+    def taken(self) -> Both:
+        """All of it on the host, without what has no vector."""
+        kept = self.ids >= 0
+        found, ids = self.states[kept].cpu().numpy(), self.ids[kept].cpu().numpy()
+        starts = np.concatenate([[0], kept.sum(1).cpu().numpy().cumsum()]).astype(np.int64)
+        tokens = TokenVectors(Ragged(found, starts), Ragged(ids, starts))
+        tokens = tokens if self.queries else with_different_pieces(tokens)
+        return Both(self.vectors.cpu().numpy(), tokens)
+
+
 class DenseEncoder(Encoder):
-    """An encoder whose vectors are pooled hidden states, or a projection of these."""
+    """An encoder whose vectors are pooled hidden states, or a projection of these.
+
+    From the same pass come the vectors of tokens: their last states, normalised, without special
+    tokens and prompts. An encoder `with_tokens` gives both wherever this one gives vectors.
+    """
 
     kind = "dense"
     uses_head = False
+    gives_tokens = False
     settings: DenseSettings
 
     def __init__(
@@ -157,6 +198,12 @@ class DenseEncoder(Encoder):
             states = self._pooled(ids, mask, None, queries)
             return self.backbone.head(states.to(words.dtype)).float()
 
+    def with_tokens(self) -> Self:
+        """The same encoder, which gives the vectors of tokens too."""
+        both = copy(self)
+        both.gives_tokens = True
+        return both
+
     def _pooled(self, ids: Tensor, mask: Tensor, tokens: Tensor | None, queries: bool) -> Tensor:
         skipped = self._skipped[0 if queries else 1]
         first = self.settings.pooling == "cls" and not skipped and self.backbone.asks_for_some
@@ -165,31 +212,75 @@ class DenseEncoder(Encoder):
         return pool(states, mask, self.settings.pooling, skipped)
 
     def _represent(self, ids: Tensor, mask: Tensor, tokens: Tensor | None, queries: bool) -> Tensor:
+        return self._finished(self._pooled(ids, mask, tokens, queries))
+
+    def _finished(self, vectors: Tensor) -> Tensor:
+        """The vectors of texts from their pooled states."""
         settings = self.settings
-        vectors = self._pooled(ids, mask, tokens, queries)
         if self.projection is not None:
             vectors = self.projection(vectors)
         vectors = vectors[:, : settings.truncate_dim]
         return functional.normalize(vectors, dim=1) if settings.similarity == "cosine" else vectors
 
-    def encode_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """One vector per query."""
-        rows = self.tokenise_queries(texts)
-        vectors: npt.NDArray[np.float32] = self._vectors(rows, queries=True)
-        return vectors
+    def represent_both(
+        self, ids: Tensor, mask: Tensor, tokens: Tensor | None = None, queries: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """The float32 vectors of padded texts, and the last states of all their places."""
+        states = self.backbone(ids, mask, tokens)
+        skipped = self._skipped[0 if queries else 1]
+        return self._finished(pool(states, mask, self.settings.pooling, skipped)), states
 
-    def encode_documents(self, documents: Sequence[Document]) -> npt.NDArray[np.float32]:
+    def _compute(self, rows: Sequence[Tokens], queries: bool) -> Tensor | Pass:
+        if not self.gives_tokens:
+            found: Tensor = super()._compute(rows, queries)
+            return found
+        device = self.backbone.word_embeddings.device
+        if not rows:
+            nothing = torch.empty(0, 1, self.backbone.dimension)
+            ids = torch.empty(0, 1, dtype=torch.int64)
+            return Pass(torch.empty(0, self.dimension), nothing, ids, queries)
+        ids, mask = pad(rows, self.tokenizer.pad_id)
+        if self.int8 is not None and not (queries and self.reads_apart):
+            vectors, states = self.int8.represent_both(rows)
+        else:
+            ids, mask, places = (send(part, device) for part in (ids, mask, token_places(mask)))
+            vectors, states = self.represent_both(ids, mask, places, queries)
+        states = functional.normalize(states.float(), dim=2)
+        # What is stored of documents is far coarser than half precision.
+        return Pass(
+            vectors, states if queries else states.half(), self._read(ids, mask, queries), queries
+        )
+
+    def _read(self, ids: Tensor, mask: Tensor, queries: bool) -> Tensor:
+        """The tokens of texts that have a vector, -1 for the others."""
+        settings = self.settings
+        prompt, limit = settings.document_prompt, settings.document_max_length
+        if queries:
+            prompt, limit = settings.query_prompt, settings.query_max_length
+        special = torch.from_numpy(self.tokenizer.special_ids).to(ids.device)
+        places = torch.arange(ids.shape[1], device=ids.device)
+        kept = mask.bool() & (places >= self._states_of(prompt, limit)) & ~torch.isin(ids, special)
+        return ids.masked_fill(~kept, -1)
+
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        """One vector per query; `with_tokens`, Both."""
+        return self._vectors(self.tokenise_queries(texts), queries=True)
+
+    def encode_documents(self, documents: Sequence[Document]) -> Any:
         """One vector per document, with its title where the encoder was made with titles."""
-        vectors: npt.NDArray[np.float32] = self._vectors(self.tokenise(documents))
-        return vectors
+        return self._vectors(self.tokenise(documents))
 
-    @staticmethod
-    def _take(vectors: Tensor) -> npt.NDArray[np.float32]:
-        return vectors.cpu().numpy()
+    def _take(self, vectors: Tensor | Pass) -> npt.NDArray[np.float32] | Both:
+        return vectors.taken() if isinstance(vectors, Pass) else vectors.cpu().numpy()
 
-    @staticmethod
-    def _join(parts: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-        return np.concatenate(parts)
+    def _join(
+        self, parts: Sequence[npt.NDArray[np.float32]] | Sequence[Both]
+    ) -> npt.NDArray[np.float32] | Both:
+        both = [part for part in parts if isinstance(part, Both)]
+        if not both:
+            return np.concatenate([part for part in parts if not isinstance(part, Both)])
+        vectors = np.concatenate([part.vectors for part in both])
+        return Both(vectors, joined([part.tokens for part in both]))
 
     def _describe_elsewhere(self, folder: Path) -> None:
         pooling = {

@@ -183,6 +183,9 @@ class Int8(Protocol):
     def represent(self, rows: Sequence[Tokens]) -> Tensor:
         """The float32 vectors of some texts."""
 
+    def represent_both(self, rows: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
+        """The same vectors, and the last states of every place of the texts, padded."""
+
     def difference(self, rows: Sequence[Tokens]) -> str:
         """What the integers change for some documents, as a sentence with numbers."""
 
@@ -325,7 +328,7 @@ class Encoder(TextModel):
         """The vectors of each block; meanwhile, a GPU computes batches of the next."""
         begun: deque[tuple[Block, list[Batch]]] = deque()
 
-        def results() -> Iterator[Tensor]:
+        def results() -> Iterator[Any]:
             for block, rows in blocks:
                 batches = self._batches(rows)
                 begun.append((block, batches))
@@ -354,7 +357,7 @@ class Encoder(TextModel):
         batches = length_sorted_batches([len(row) for row in rows], tokens, most)
         return batches or [np.empty(0, dtype=np.int64)]
 
-    def _compute(self, rows: Sequence[Tokens], queries: bool) -> Tensor:
+    def _compute(self, rows: Sequence[Tokens], queries: bool) -> Any:
         if not rows:
             return torch.empty(0, self.dimension)
         apart = queries and self.reads_apart
@@ -362,14 +365,12 @@ class Encoder(TextModel):
             return self.int8.represent(rows)
         return self.represent(rows, apart)
 
-    @staticmethod
     @abstractmethod
-    def _take(vectors: Tensor) -> Any:
+    def _take(self, vectors: Any) -> Any:
         """What is kept of the vectors of a batch, on the host."""
 
-    @staticmethod
     @abstractmethod
-    def _join(parts: Sequence[Any]) -> Any:
+    def _join(self, parts: Sequence[Any]) -> Any:
         """What is kept of several batches as one, to be indexed by rows."""
 
 

@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.nn.utils.rnn import pad_sequence
 
 from isthmus.config.cache import cache_folder, one_at_a_time
 from isthmus.config.output import whole_folder
+from isthmus.encoders.dense import DenseEncoder
 from isthmus.encoders.encoder import Encoder, Tokens
 from isthmus.errors import MissingPackageError
 
@@ -36,7 +38,9 @@ class Int8Model:
     def __init__(self, encoder: Encoder) -> None:
         runtime = _runtime()
         self._float32 = _Alone(encoder).eval()
-        folder = cache_folder() / f"int8-onnxruntime-{runtime.__version__}" / encoder.fingerprint
+        folder = (
+            cache_folder() / f"int8-states-onnxruntime-{runtime.__version__}" / encoder.fingerprint
+        )
         with one_at_a_time(folder):
             if not (folder / _FILE).is_file():
                 with whole_folder(folder) as partial:
@@ -52,12 +56,18 @@ class Int8Model:
 
     def represent(self, rows: Sequence[Tokens]) -> Tensor:
         """The float32 vectors of some texts."""
-        return torch.from_numpy(np.concatenate(list(self._threads.map(self._run, rows))))
+        return torch.from_numpy(np.concatenate([one[0] for one in self._run_all(rows)]))
+
+    def represent_both(self, rows: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
+        """The same vectors, and the last states of every place of the texts, padded."""
+        found = self._run_all(rows)
+        states = pad_sequence([torch.from_numpy(one[1][0]) for one in found], batch_first=True)
+        return torch.from_numpy(np.concatenate([one[0] for one in found])), states
 
     def difference(self, rows: Sequence[Tokens]) -> str:
         """What the integers change for some documents, as a sentence with numbers."""
         with torch.inference_mode():
-            vectors = torch.cat([self._float32(torch.tensor([row])) for row in rows])
+            vectors = torch.cat([self._float32(torch.tensor([row]))[0] for row in rows])
         exact, found = normalize(vectors), normalize(self.represent(rows))
         # Of a document without terms nothing can change.
         cosines = torch.where(exact.any(1) | found.any(1), (exact * found).sum(1), 1)
@@ -66,12 +76,15 @@ class Int8Model:
             f"and {cosines.min():.4f} at least with their vectors in float32"
         )
 
-    def _run(self, row: Tokens) -> Any:
-        return self._session.run(None, {"ids": np.array([row], dtype=np.int64)})[0]
+    def _run_all(self, rows: Sequence[Tokens]) -> list[Any]:
+        def run(row: Tokens) -> Any:
+            return self._session.run(None, {"ids": np.array([row], dtype=np.int64)})
+
+        return list(self._threads.map(run, rows))
 
 
 class _Alone(nn.Module):
-    """One text without padding in, its vector out."""
+    """One text without padding in, its vector out; and its last states, of a dense encoder."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -79,8 +92,11 @@ class _Alone(nn.Module):
         self.parts = nn.ModuleList(encoder.trained)  # for their parameters
         self.encoder = encoder
 
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.encoder.represent_documents(ids, torch.ones_like(ids))
+    def forward(self, ids: Tensor) -> tuple[Tensor, ...]:
+        mask = torch.ones_like(ids)
+        if isinstance(self.encoder, DenseEncoder):
+            return self.encoder.represent_both(ids, mask)
+        return (self.encoder.represent_documents(ids, mask),)
 
 
 def _write(model: _Alone, folder: Path) -> None:
@@ -91,14 +107,15 @@ def _write(model: _Alone, folder: Path) -> None:
 
     whole = folder / "float32.onnx"
     example = torch.from_numpy(model.encoder.tokenizer.regular_ids[:1]).expand(1, _EXAMPLE)
+    outputs = 1 + isinstance(model.encoder, DenseEncoder)
     with _still(), torch.no_grad():
         torch.onnx.export(
             model,
             (example,),
             whole,
             input_names=["ids"],
-            output_names=["vectors"],
-            dynamic_axes={"ids": {1: "length"}},
+            output_names=["vectors", "states"][:outputs],
+            dynamic_axes={"ids": {1: "length"}, "states": {1: "length"}},
             opset_version=_OPSET,
             dynamo=False,  # the newer exporter needs one more package
         )

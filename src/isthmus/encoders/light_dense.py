@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import Encoder
@@ -29,10 +27,10 @@ class QuickEncoder(DenseEncoder):
         """What `whole` loads, once: also what reads documents, and has the model's head."""
         encoder = self.whole()
         assert isinstance(encoder, DenseEncoder)
-        return encoder
+        return encoder.with_tokens() if self.gives_tokens else encoder
 
-    def encode_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """One vector per query."""
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        """One vector per query; `with_tokens`, Both."""
         if len(texts) > _FEW:
             return self.loaded.encode_queries(texts)
         return super().encode_queries(texts)

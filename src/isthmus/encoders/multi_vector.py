@@ -17,7 +17,7 @@ from isthmus.encoders.encoder import Encoder, Tokens, VectorSettings, pad, write
 from isthmus.encoders.projection import TOKENS, Projection
 from isthmus.encoders.transfers import send
 from isthmus.errors import InputError
-from isthmus.indexes.ragged import Ragged, TokenVectors, joined
+from isthmus.indexes.ragged import Ragged, TokenVectors, joined, with_different_pieces
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import token_places
 from isthmus.records import Document
@@ -174,7 +174,7 @@ class MultiVectorEncoder(Encoder):
 
     def encode_documents(self, documents: Sequence[Document]) -> TokenVectors:
         """The token vectors of each document, of its title too where made with titles."""
-        return _of_documents(self._vectors(self.tokenise(documents)))
+        return with_different_pieces(self._vectors(self.tokenise(documents)))
 
     def encode_blocks(
         self, blocks: Iterable[Sequence[Document]], encoded: Callable[[int], None] | None = None
@@ -184,7 +184,7 @@ class MultiVectorEncoder(Encoder):
         `encoded` is called after every batch with the number of its documents.
         """
         for block, vectors in super().encode_blocks(blocks, encoded):
-            yield block, _of_documents(vectors)
+            yield block, with_different_pieces(vectors)
 
     def _compute(self, rows: Sequence[Tokens], queries: bool) -> Tensor:
         """Of every place its token, -1 where that has no vector, and the vector, as one tensor."""
@@ -197,8 +197,7 @@ class MultiVectorEncoder(Encoder):
         # Float32 holds every whole number up to 16 million: no vocabulary is as large.
         return torch.cat([ids.masked_fill(~kept, -1)[:, :, None].float(), vectors], 2)
 
-    @staticmethod
-    def _take(vectors: Tensor) -> TokenVectors:
+    def _take(self, vectors: Tensor) -> TokenVectors:
         kept = vectors[:, :, 0] >= 0
         found = vectors[kept].cpu().numpy()
         lengths = kept.sum(1).cpu().numpy()
@@ -207,8 +206,7 @@ class MultiVectorEncoder(Encoder):
             Ragged(found[:, 1:], starts), Ragged(found[:, 0].astype(np.int32), starts)
         )
 
-    @staticmethod
-    def _join(parts: Sequence[TokenVectors]) -> TokenVectors:
+    def _join(self, parts: Sequence[TokenVectors]) -> TokenVectors:
         return joined(parts)
 
     def save(self, folder: Path) -> None:
@@ -264,13 +262,3 @@ class MultiVectorEncoder(Encoder):
                 "length": floor,
             }
         return lengths
-
-
-def _of_documents(found: TokenVectors) -> TokenVectors:
-    """The vectors of documents, with the different tokens of each, ascending."""
-    lengths = np.diff(found.pieces.starts)
-    texts = np.repeat(np.arange(len(found), dtype=np.int64), lengths)
-    different = np.unique(texts << 32 | found.pieces.values.astype(np.int64))
-    starts = np.searchsorted(different >> 32, np.arange(len(found) + 1)).astype(np.int64)
-    pieces = (different & 0xFFFF_FFFF).astype(np.int32)
-    return TokenVectors(found.vectors, Ragged(pieces, starts))

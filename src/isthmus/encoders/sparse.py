@@ -173,8 +173,7 @@ class SparseEncoder(Encoder):
         self._special = self._special.to(ids.device)
         return mask.bool() & ~self._special[ids]
 
-    @staticmethod
-    def _take(vectors: Tensor) -> csr_matrix:
+    def _take(self, vectors: Tensor) -> csr_matrix:
         """The vectors as a sparse matrix; the device finds the entries."""
         rows, terms = vectors.nonzero(as_tuple=True)
         number = torch.arange(len(vectors) + 1, device=rows.device)
@@ -182,8 +181,7 @@ class SparseEncoder(Encoder):
         entries = tuple(part.cpu().numpy() for part in found)
         return csr_matrix(entries, shape=(len(vectors), vectors.shape[1]))
 
-    @staticmethod
-    def _join(parts: Sequence[csr_matrix]) -> csr_matrix:
+    def _join(self, parts: Sequence[csr_matrix]) -> csr_matrix:
         matrix: csr_matrix = vstack(parts, format="csr")
         return matrix
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from io import BytesIO
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -47,15 +49,22 @@ def give_up(stream: BinaryIO) -> None:
         stream.close()
 
 
-class GrowingArray:
-    """A .npy file to append rows to; readable by numpy once it is closed."""
+class ResumedArray:
+    """A .npy file to append rows to, after those that an interrupted writer had recorded."""
 
-    def __init__(self, file: Path, dtype: npt.DTypeLike, *width: int) -> None:
+    def __init__(self, file: Path, dtype: npt.DTypeLike, rows: int, *width: int) -> None:
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._width = width
-        self._rows = 0
-        self._stream = file.open("wb")
+        self.rows = rows
+        self._stream: BinaryIO = file.open("r+b" if rows else "wb")
         write_header(self._stream, self._dtype, 0, *width)
+        self._stream.truncate(_bytes(self._dtype, rows, *width))
+        self._stream.seek(0, 2)
+
+    @staticmethod
+    def holds(file: Path, dtype: npt.DTypeLike, rows: int, *width: int) -> bool:
+        """Whether a file is at least as long as so many rows are."""
+        return file.is_file() and file.stat().st_size >= _bytes(np.dtype(dtype), rows, *width)
 
     @property
     def nothing(self) -> npt.NDArray[Any]:
@@ -67,13 +76,28 @@ class GrowingArray:
         assert rows.shape[1:] == self._width
         assert rows.dtype == self._dtype
         self._stream.write(np.ascontiguousarray(rows).data)
-        self._rows += len(rows)
+        self.rows += len(rows)
+
+    def flush(self) -> None:
+        """Brings all rows to the disk."""
+        flush(self._stream)
 
     def close(self) -> None:
         """Brings the array to the disk, with its final length."""
-        write_header(self._stream, self._dtype, self._rows, *self._width)
+        write_header(self._stream, self._dtype, self.rows, *self._width)
         flush(self._stream)
         self._stream.close()
+
+    def give_up(self) -> None:
+        """Closes the file as it is."""
+        give_up(self._stream)
+
+
+class GrowingArray(ResumedArray):
+    """A .npy file to append rows to; readable by numpy once it is closed."""
+
+    def __init__(self, file: Path, dtype: npt.DTypeLike, *width: int) -> None:
+        super().__init__(file, dtype, 0, *width)
 
     def __enter__(self) -> Self:
         return self
@@ -81,6 +105,13 @@ class GrowingArray:
     def __exit__(self, *_: object) -> None:
         if not self._stream.closed:
             self.close()
+
+
+def _bytes(dtype: np.dtype[Any], rows: int, *width: int) -> int:
+    """The bytes of a .npy file of so many rows."""
+    header, dtype = BytesIO(), dtype.newbyteorder("<")
+    write_header(header, dtype, 0, *width)
+    return header.tell() + rows * dtype.itemsize * prod(width)
 
 
 def best(

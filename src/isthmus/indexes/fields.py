@@ -18,7 +18,9 @@ from isthmus.indexes.manifest import (
     FieldCounts,
     Layout,
     SparseField,
+    TokensField,
 )
+from isthmus.indexes.ragged import Both
 from isthmus.indexes.vectors import RowReader, Rows, VectorSearch
 
 
@@ -32,6 +34,10 @@ def files_of(about: FieldAbout, counts: FieldCounts) -> Sequence[str]:
         from isthmus.indexes.dense import field, hnsw
 
         return (field.VECTORS, hnsw.FILE)[: 1 + (counts.recall is not None)]
+    if isinstance(about, TokensField):
+        from isthmus.indexes.tokens.field import FILES
+
+        return FILES
     from isthmus.indexes.sparse import lists
 
     return lists.FILES
@@ -48,6 +54,10 @@ def check_field(folder: Path, about: FieldAbout, counts: FieldCounts, rows: int)
         from isthmus.indexes.dense.field import check_vectors
 
         check_vectors(folder, about, rows)
+    elif isinstance(about, TokensField):
+        from isthmus.indexes.tokens.field import check_tokens
+
+        check_tokens(folder, about, counts, rows)
     else:
         from isthmus.indexes.sparse.structure import check_lists
 
@@ -67,6 +77,10 @@ def open_vectors(
         from isthmus.indexes.dense.field import DenseSearch
 
         return DenseSearch.open(folder, about, counts, rows, ranks, graph)
+    if isinstance(about, TokensField):
+        from isthmus.indexes.tokens.field import TokensSearch
+
+        return TokensSearch(folder, about, rows, ranks)
     assert isinstance(about, SparseField), "BM25 is searched over all segments"
     from isthmus.indexes.sparse.field import SparseSearch
 
@@ -91,10 +105,21 @@ def read_vectors(
         from isthmus.indexes.dense.builder import DenseRows
 
         return DenseRows(folder, np.float32 if searched else None)
+    if isinstance(about, TokensField):
+        from isthmus.indexes.tokens.builder import TokenRows
+
+        return TokenRows(folder)
     assert isinstance(about, SparseField)
     from isthmus.indexes.sparse.forward import SparseRows
 
     return SparseRows(folder, about, _layout(counts), rows, searched)
+
+
+def of_type(about: FieldAbout, vectors: Any) -> Any:
+    """Those of some vectors that a field takes, where an encoder gives two types at once."""
+    if not isinstance(vectors, Both):
+        return vectors
+    return vectors.tokens if isinstance(about, TokensField) else vectors.vectors
 
 
 def _builder(about: FieldAbout) -> Any:
@@ -102,6 +127,10 @@ def _builder(about: FieldAbout) -> Any:
         from isthmus.indexes.dense.builder import DenseBuilder
 
         return DenseBuilder
+    if isinstance(about, TokensField):
+        from isthmus.indexes.tokens.builder import TokensBuilder
+
+        return TokensBuilder
     assert isinstance(about, SparseField)
     from isthmus.indexes.sparse.builder import SparseBuilder
 

@@ -18,8 +18,16 @@ import numpy.typing as npt
 from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.indexes.columns import types_of
 from isthmus.indexes.documents import Rows
+from isthmus.indexes.fields import of_type
 from isthmus.indexes.filters import Filter
-from isthmus.indexes.manifest import MANIFEST, Bm25Field, DenseField, Manifest, read_manifest
+from isthmus.indexes.manifest import (
+    MANIFEST,
+    Bm25Field,
+    DenseField,
+    Manifest,
+    TokensField,
+    read_manifest,
+)
 from isthmus.indexes.segment import Segment
 from isthmus.indexes.vectors import Answer, Mask
 from isthmus.records import Document, Passage, Ranking
@@ -49,6 +57,7 @@ class Index:
         self.segments = [Segment(folder, about, manifest) for about in manifest.segments]
         self._graph = graph
         self._bm25: dict[str, Any] = {}
+        self._rarity: dict[str, Any] = {}
 
     @classmethod
     def open(cls, folder: Path, fields: Fields | None = None, graph: bool = False) -> Index:
@@ -97,7 +106,7 @@ class Index:
         say of each segment which documents may be found.
         """
         assert depth > 0
-        assert len(query_ids) == (len(queries) if isinstance(queries, list) else queries.shape[0])
+        queries = self.asked(field, queries)
         masks = masks if masks is not None else [None] * len(self.segments)
         if by == "passage" and not self.has_passages(field):
             raise MismatchError(
@@ -115,6 +124,55 @@ class Index:
         found, _ = self._nearest(field, queries, depth, query_ids, masks)
         order = _in_order if by == "passage" else None
         return self._rankings(found, query_ids, depth, self._naming(field, by), order)
+
+    def asked(self, field: str, queries: Any) -> Any:
+        """The queries as a field takes them, of what an encoder gives of them."""
+        about = self.manifest.field(field)
+        queries = of_type(about, queries)
+        if not isinstance(about, TokensField):
+            return queries
+        from isthmus.indexes.tokens.rarity import Rarity, weighed
+
+        if field not in self._rarity:
+            self._rarity[field] = Rarity.of(field, self.segments)
+        return weighed(queries, about, self._rarity[field])
+
+    def scored(
+        self,
+        field: str,
+        query: Any,
+        ids: Sequence[str],
+        by: Unit = "document",
+        encode: Callable[[list[Document]], Any] | None = None,
+    ) -> dict[str, float]:
+        """These documents or passages by the token vectors of one query.
+
+        A document that is cut scores as its best passage does. `encode` gives the token vectors of
+        texts where the field stores none.
+        """
+        from isthmus.indexes.tokens.codes import compressed
+        from isthmus.indexes.tokens.field import TokensSearch, scores
+
+        about = self.manifest.field(field)
+        assert isinstance(about, TokensField)
+        asked, found, prepared = self.asked(field, query), dict[str, float](), None
+        for segment in self.segments:
+            rows, names = segment.rows_of(field, ids, by)
+            if not len(rows):
+                continue
+            search = segment.search(field)
+            assert isinstance(search, TokensSearch)
+            if prepared is None:
+                (prepared,) = search.prepared(asked, ["query"])
+            if about.settings.stored:
+                values = search.scores(prepared, rows)
+            else:
+                assert encode is not None
+                vectors = of_type(about, encode(segment.texts(field, rows)))
+                values = scores(prepared, compressed(about, vectors), np.arange(len(rows)))
+            for name, value in zip(names, values.tolist(), strict=True):
+                found[name] = max(value, found.get(name, value))
+        return found
 
     @cached_property
     def metadata(self) -> dict[str, str]:
@@ -146,7 +204,7 @@ class Index:
         if queries is not None:
             every = sum(one.about.passages or 0 for one in self.segments)
             (nearest,), _ = self._nearest(
-                field, queries, max(1, every), ["query"], self.masks_of(ids)
+                field, self.asked(field, queries), max(1, every), ["query"], self.masks_of(ids)
             )
         for number, segment in enumerate(self.segments):
             passages = segment.passages

@@ -34,7 +34,7 @@ _CANDIDATES = 6  # that a refusal names
 _MANIFESTS = 64  # as they were read last
 _LARGEST = 2**26  # bytes
 
-Type = Literal["bm25", "dense", "sparse"]
+Type = Literal["bm25", "dense", "sparse", "tokens"]
 
 
 class Bm25Settings(Settings):
@@ -102,6 +102,25 @@ class SparseSettings(Settings):
     rounding: Literal["floor", "round"] = Field("floor", description="how scale * w gets whole")
 
 
+class TokensSettings(Settings):
+    """How token vectors are stored."""
+
+    stored: bool = Field(
+        True,
+        description="false: none are, and those of the candidates are computed for every query",
+    )
+    pooling: int | None = Field(
+        None,
+        ge=1,
+        le=8,
+        description="neighbouring tokens that are stored as one; null: 2, and 1 of a model whose "
+        "token vectors were trained",
+    )
+    bits: Literal[2, 4] | None = Field(
+        None, description="of each number; null: 2, and 4 of a model whose vectors were trained"
+    )
+
+
 class CorpusOrigin(Settings):
     """The corpus as the user named it, how it was read, and the fingerprint of what it held."""
 
@@ -159,7 +178,42 @@ class SparseField(_VectorField):
     settings: SparseSettings = SparseSettings()
 
 
-FieldAbout = Annotated[Bm25Field | DenseField | SparseField, Field(discriminator="type")]
+class TokensField(_VectorField):
+    """A vector for each token, of which words of queries meet the nearest one.
+
+    `centre` is the mean of the encoder's vectors, which stored ones are without. Tokens of queries
+    count by how rare they are, or alike, as a model was trained.
+    """
+
+    type: Literal["tokens"] = "tokens"
+    settings: TokensSettings = TokensSettings()
+    centre: list[Annotated[float, Field(allow_inf_nan=False)]] = Field([])
+    weights: Literal["rarity", "alike"] = "rarity"
+
+    @model_validator(mode="after")
+    def _fits(self) -> TokensField:
+        if self.settings.bits is None or self.settings.pooling is None:
+            raise ValueError("it does not say how its vectors are stored")
+        if len(self.centre) != self.dimension:
+            raise ValueError("its centre is no vector of it")
+        return self
+
+    @property
+    def bits(self) -> int:
+        """The bits of each number."""
+        assert self.settings.bits is not None
+        return self.settings.bits
+
+    @property
+    def pooling(self) -> int:
+        """How many neighbouring tokens are stored as one."""
+        assert self.settings.pooling is not None
+        return self.settings.pooling
+
+
+FieldAbout = Annotated[
+    Bm25Field | DenseField | SparseField | TokensField, Field(discriminator="type")
+]
 """What a field is, and how it was filled."""
 
 
@@ -180,12 +234,18 @@ class FieldCounts(Settings):
     tokens: Count | None = None
     largest_norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     layout: Layout | None = None
+    vectors: Count | None = None
     recall: dict[str, float] | None = Field(
         None, description="of the graph: fraction of the nearest documents found, by depth"
     )
 
 
-_NEEDED: dict[Type, str] = {"bm25": "tokens", "dense": "largest_norm", "sparse": "layout"}
+_NEEDED: dict[Type, str] = {
+    "bm25": "tokens",
+    "dense": "largest_norm",
+    "sparse": "layout",
+    "tokens": "vectors",
+}
 
 
 def _field_name(name: str) -> str:
@@ -255,6 +315,9 @@ class Fusion(Settings):
     weights: dict[str, float] = Field(
         {}, description="of fields, by name; 1 for one that is not named"
     )
+    compared: int = Field(
+        30, ge=1, description="the first documents of other fields, which tokens score too"
+    )
 
 
 class Manifest(Settings):
@@ -319,7 +382,19 @@ class Manifest(Settings):
 def field_identity(field: FieldAbout) -> dict[str, Any]:
     """What two fields of equal contents share; an encoder's fingerprint is of its settings too."""
     own = {"name", "settings", "assumed"}
-    return field.model_dump(exclude={"encoder": own})
+    # The centre is what the encoder gives, but for the last bits of another machine.
+    return field.model_dump(exclude={"encoder": own, "centre": True})
+
+
+def sizes_of(fields: Mapping[str, FieldAbout]) -> list[str]:
+    """The fields that are other sizes of an earlier one: searched by their names alone."""
+    found, seen = [], set()
+    for name, field in fields.items():
+        if isinstance(field, SparseField):
+            if field.encoder.fingerprint in seen:
+                found.append(name)
+            seen.add(field.encoder.fingerprint)
+    return found
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

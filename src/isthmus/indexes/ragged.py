@@ -66,6 +66,31 @@ class TokenVectors:
         return TokenVectors(self.vectors[rows], self.pieces[rows])
 
 
+def with_different_pieces(found: TokenVectors) -> TokenVectors:
+    """The token vectors of documents, of which each has its different word pieces, ascending."""
+    lengths = np.diff(found.pieces.starts)
+    texts = np.repeat(np.arange(len(found), dtype=np.int64), lengths)
+    different = np.unique(texts << 32 | found.pieces.values.astype(np.int64))
+    starts = np.searchsorted(different >> 32, np.arange(len(found) + 1)).astype(np.int64)
+    pieces = (different & 0xFFFF_FFFF).astype(np.int32)
+    return TokenVectors(found.vectors, Ragged(pieces, starts))
+
+
+@dataclass(frozen=True)
+class Both:
+    """What one pass of an encoder gives of some texts: a vector of each, and its token vectors."""
+
+    vectors: npt.NDArray[np.float32]
+    tokens: TokenVectors
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, rows: npt.NDArray[Any]) -> Both:
+        """Those of these texts, in the order given."""
+        return Both(self.vectors[rows], self.tokens[rows])
+
+
 def joined(parts: Sequence[TokenVectors]) -> TokenVectors:
     """The token vectors of several batches as those of one."""
     return TokenVectors(

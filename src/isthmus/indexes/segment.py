@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from isthmus.indexes.manifest import (
 from isthmus.indexes.passages import FILES as PASSAGE_FILES
 from isthmus.indexes.passages import PassageStore, check_passages
 from isthmus.indexes.vectors import Mask, RowReader, VectorSearch
-from isthmus.records import Document
+from isthmus.records import Document, document_of
 
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 _READ = 1024  # documents at a time
@@ -135,6 +136,38 @@ class Segment:
                 yield list(self.passages.passages(self.passages.of(documents)))
             else:
                 yield self.documents.documents(documents)
+
+    def rows_of(
+        self, name: str, ids: Sequence[str], by: Literal["document", "passage"]
+    ) -> tuple[Rows, list[str]]:
+        """The rows of a field that are of living documents or passages, and the id each is of."""
+        if by == "document":
+            rows, names = self._living(ids)
+            if not self.on_passages(name):
+                return rows, names
+            assert self.passages is not None
+            counts = np.diff(self.passages.starts)[rows].tolist()
+            owners = [one for one, count in zip(names, counts, strict=True) for _ in range(count)]
+            return self.passages.of(rows), owners
+        assert self.passages is not None
+        known = dict(zip(*reversed(self._living([document_of(one) for one in ids])), strict=True))
+        names = [one for one in ids if document_of(one) in known]
+        numbers = [int(one.rpartition("#")[2]) - 1 for one in names]
+        first = self.passages.starts[[known[document_of(one)] for one in names]]
+        return first + np.array(numbers, dtype=np.int64), names
+
+    def texts(self, name: str, rows: Rows) -> list[Document]:
+        """What these rows of a field are of, as an encoder reads it."""
+        if self.on_passages(name):
+            assert self.passages is not None
+            return list(self.passages.passages(rows))
+        return self.documents.documents(rows)
+
+    def _living(self, ids: Sequence[str]) -> tuple[Rows, list[str]]:
+        """The rows of the living documents of these ids, and their ids."""
+        rows = self.documents.locate(ids)
+        there = [number for number, row in enumerate(rows.tolist()) if row >= 0 and self.lives[row]]
+        return rows[there], [ids[number] for number in there]
 
     def check(self) -> None:
         """Refuses a segment of which any file is not what was written."""

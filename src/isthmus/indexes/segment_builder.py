@@ -23,7 +23,7 @@ from isthmus.indexes.bm25.postings import Source
 from isthmus.indexes.columns import build_columns, write_columns
 from isthmus.indexes.documents import STREAM as DOCUMENT_STREAM
 from isthmus.indexes.documents import DocumentBuilder
-from isthmus.indexes.fields import field_builder, is_whole
+from isthmus.indexes.fields import field_builder, is_whole, of_type
 from isthmus.indexes.integrity import StoredFile, described
 from isthmus.indexes.manifest import (
     DOCUMENTS,
@@ -89,7 +89,10 @@ class SegmentBuilder:
         """Appends one block: documents, their passages (or they again), and vectors by field."""
         with writing(self._index):
             # What is refused is so before any part has taken its share of the block.
-            ready = {name: one.checked(rows, vectors[name]) for name, one in self._fields.items()}
+            ready = {
+                name: one.checked(rows, of_type(self._manifest.fields[name], vectors[name]))
+                for name, one in self._fields.items()
+            }
             self._store.add(documents)
             if self._passages is not None:
                 passages = [one for one in rows if isinstance(one, Passage)]

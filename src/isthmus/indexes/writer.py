@@ -27,7 +27,7 @@ from isthmus.errors import InputError, IsthmusError, MismatchError
 from isthmus.indexes.arrays import write_array
 from isthmus.indexes.bm25.builder import MEMORY, build_postings
 from isthmus.indexes.documents import Rows
-from isthmus.indexes.fields import field_builder, is_whole
+from isthmus.indexes.fields import field_builder, is_whole, of_type
 from isthmus.indexes.integrity import described
 from isthmus.indexes.manifest import (
     PASSAGES,
@@ -451,7 +451,8 @@ class IndexWriter:
         with Bar("encoding", rows, "rows", first.rows) as bar:
             for block, vectors in encode(_after(first.rows, segment.rows(next(iter(fields))))):
                 for name, builder in builders.items():
-                    builder.append(builder.checked(block, vectors[name]))
+                    given = of_type(fields[name], vectors[name])
+                    builder.append(builder.checked(block, given))
                 flushed = {name: builder.flush() for name, builder in builders.items()}
                 write_json(record, sealed({"job": self._job, "fields": flushed}))
                 bar.advance(len(block))

@@ -22,7 +22,7 @@ from isthmus.text.sentences import sentence_starts
 if TYPE_CHECKING:
     from isthmus.encoders.dense import DenseEncoder
 
-Kind = Literal["bm25", "sparse", "dense", "fused", "reranked"]
+Kind = Literal["bm25", "sparse", "dense", "tokens", "fused", "reranked"]
 _RANKED = 1000  # documents among which the rank is looked for
 _SHORT, _PER_TOKEN = 20_000, 16  # characters of a document, and of a token, that are looked at
 _LONGEST = 160  # characters of a sentence that a table shows

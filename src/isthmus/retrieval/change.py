@@ -263,7 +263,9 @@ def load_fillings(writer: IndexWriter, model: str | None) -> list[Filling]:
             loaded[key] = load_indexed_encoder(found, origin.settings, origin.backend)
             check_encoder(origin, loaded[key], where="model")
         fields.setdefault(key, []).append(name)
-    return [Filling(encoder, tuple(fields[key])) for key, encoder in loaded.items()]
+    return [
+        Filling.of(encoder, fields[key], writer.manifest.fields) for key, encoder in loaded.items()
+    ]
 
 
 def _put(

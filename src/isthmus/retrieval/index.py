@@ -28,6 +28,7 @@ from isthmus.config.settings import check_arguments
 from isthmus.errors import InputError, MismatchError, OutputError, SettingsError
 from isthmus.indexes.bm25.builder import MEMORY
 from isthmus.indexes.documents import blocks
+from isthmus.indexes.fields import of_type
 from isthmus.indexes.manifest import (
     SEGMENTS,
     Bm25Field,
@@ -41,9 +42,12 @@ from isthmus.indexes.manifest import (
     Manifest,
     SparseField,
     SparseSettings,
+    TokensField,
+    TokensSettings,
     field_identity,
     is_index,
     read_manifest,
+    sizes_of,
 )
 from isthmus.indexes.segment import Segment
 from isthmus.indexes.writer import IndexWriter
@@ -79,6 +83,10 @@ class IndexSettings(ReadingSettings, EncodingChoice):
         Bm25Settings(), description="the field of words; false: none next to a model's"
     )
     dense: DenseSettings = DenseSettings()
+    tokens: TokensSettings | Literal[False] = Field(
+        TokensSettings(),
+        description="a vector for each token, next to the one vector of a dense model; false: none",
+    )
     sparse: SparseSettings = SparseSettings()
     sparse_sizes: list[int] = Field(
         [],
@@ -97,6 +105,14 @@ class Filling:
 
     encoder: Any
     fields: tuple[str, ...]
+
+    @classmethod
+    def of(cls, encoder: Any, names: Iterable[str], fields: Mapping[str, FieldAbout]) -> Filling:
+        """An encoder that gives in one pass all that these fields take."""
+        names = tuple(names)
+        types = {fields[name].type for name in names}
+        both = encoder.kind == "dense" and "tokens" in types
+        return cls(encoder.with_tokens() if both else encoder, names)
 
 
 def index(
@@ -223,7 +239,7 @@ def _build(
         corpus=origin,
         passages=None if cutter is None else cutter.cut,
         fields=fields,
-        fusion=Fusion(weights={name: 0.0 for one in fillings for name in one.fields[1:]}),
+        fusion=Fusion(weights=dict.fromkeys(sizes_of(fields), 0.0)),
     )
     if known is not None and (not overwrite or wanted.identity() == known.identity()):
         if new := _new_fields(known, wanted, output):
@@ -261,6 +277,7 @@ def _finish(writer: IndexWriter, origin: CorpusOrigin) -> None:
             "check the format of the corpus, or set bm25.stopwords=none",
         )
     writer.commit()
+    notice(f"{writer.folder}: {_sizes_on_disk(writer.manifest)}")
     for segment in writer.manifest.segments:
         for name, counts in segment.fields.items():
             if counts.layout is not None:
@@ -268,6 +285,26 @@ def _finish(writer: IndexWriter, origin: CorpusOrigin) -> None:
                 notice(f"{name}: {counts.layout.postings / rows_:.1f} terms in an average row")
             for depth, recall in (counts.recall or {}).items():
                 notice(f"{name}: hnsw finds {recall:.1%} of the {depth} nearest rows")
+
+
+def _sizes_on_disk(manifest: Manifest) -> str:
+    """The bytes of each part of an index."""
+    found: dict[str, int] = {}
+    for segment in manifest.segments:
+        for name, stored in segment.files.items():
+            part = name.partition("/")[0]
+            part = part if part in manifest.fields else "documents"
+            found[part] = found.get(part, 0) + stored.bytes
+    return ", ".join(f"{name} {_readable(size)}" for name, size in found.items())
+
+
+def _readable(size: float) -> str:
+    """A number of bytes as people read it."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:,.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
 
 
 def _there(output: Path, overwrite: bool) -> Manifest | None:
@@ -341,33 +378,64 @@ def _fields(
         )
     for encoder in encoders:
         _check_titles(settings, encoder)
-        chosen = settings.sparse if encoder.kind == "sparse" else settings.dense
-        first = _name_of(encoder, chosen, fields, known)
-        found = {first: _field_of(encoder, settings)}
-        if encoder.kind == "sparse":
-            for size in settings.sparse_sizes:
-                found[f"{first}-{size}"] = _field_of(encoder, settings, size)
+        found: dict[str, FieldAbout] = {}
+        for kind, chosen in _wanted(encoder, settings):
+            name = _name_of(encoder, kind, chosen, {**fields, **found}, known)
+            found[name] = _field_of(encoder, kind, chosen, settings)
         fields |= found
-        fillings.append(Filling(encoder, tuple(found)))
+        fillings.append(Filling.of(encoder, found, fields))
     return fields, fillings
 
 
+def _wanted(encoder: Any, settings: IndexSettings) -> Iterator[tuple[str, Settings]]:
+    """The types of the fields that an encoder fills, and the settings of each."""
+    if encoder.kind == "sparse":
+        yield "sparse", settings.sparse
+        for size in settings.sparse_sizes:
+            yield "sparse", settings.sparse.model_copy(update={"terms": size})
+        return
+    if encoder.kind == "dense":
+        yield "dense", settings.dense
+    if settings.tokens is False and encoder.kind == "tokens":
+        raise SettingsError(
+            f"tokens = false, but {encoder.name!r} gives nothing but token vectors",
+            "leave one of both out",
+        )
+    if settings.tokens is not False:
+        chosen, plain = settings.tokens, encoder.kind == "dense"
+        pooling, bits = chosen.pooling or (2 if plain else 1), chosen.bits or (2 if plain else 4)
+        yield "tokens", chosen.model_copy(update={"pooling": pooling, "bits": bits})
+
+
 def _name_of(
-    encoder: Any, wanted: Settings, fields: Mapping[str, FieldAbout], known: Manifest | None
+    encoder: Any,
+    kind: str,
+    wanted: Settings,
+    fields: Mapping[str, FieldAbout],
+    known: Manifest | None,
 ) -> str:
     """The name of an encoder's field: its type, or its own name where there is one of that type."""
     for name, field in {} if known is None else known.fields.items():
-        same = field.encoder is not None and field.encoder.fingerprint == encoder.fingerprint
-        if same and name not in fields and _terms(field.settings) == _terms(wanted):
+        alike = field.type == kind and _terms(field.settings) == _terms(wanted)
+        if _is_of(field, encoder) and alike and name not in fields:
             return name
     taken = {*fields, *(known.fields if known is not None else ())}
-    if encoder.kind not in taken:
-        return str(encoder.kind)
+    mine = [name for name, field in fields.items() if _is_of(field, encoder)]
+    if kind == "sparse" and mine:
+        return f"{mine[0]}-{_terms(wanted)}"
+    if kind not in taken:
+        return kind
     last = re.sub(r"[^\w.-]", "-", Path(encoder.name.removeprefix(PACKAGE)).name).strip(".")
-    name = last = last or "model"
+    last = last or "model"
+    name = last = f"{last}-tokens" if mine else last
     while name in taken:
         name = f"{last}-{len(taken)}"
     return name
+
+
+def _is_of(field: FieldAbout, encoder: Any) -> bool:
+    """Whether an encoder fills a field."""
+    return field.encoder is not None and field.encoder.fingerprint == encoder.fingerprint
 
 
 def _terms(settings: Settings) -> int | None:
@@ -375,7 +443,7 @@ def _terms(settings: Settings) -> int | None:
     return getattr(settings, "terms", None)
 
 
-def _field_of(encoder: Any, settings: IndexSettings, size: int | None = None) -> FieldAbout:
+def _field_of(encoder: Any, kind: str, chosen: Settings, settings: IndexSettings) -> FieldAbout:
     about = {
         "titles": encoder.settings.titles,
         "encoder": EncoderOrigin(
@@ -385,18 +453,23 @@ def _field_of(encoder: Any, settings: IndexSettings, size: int | None = None) ->
             settings=encoder.described(),
             assumed=encoder.assumed,
         ),
-        "dimension": encoder.dimension,
+        "settings": chosen,
     }
-    if encoder.kind == "sparse":
-        chosen = (
-            settings.sparse if size is None else settings.sparse.model_copy(update={"terms": size})
-        )
-        return SparseField(**about, settings=chosen)
+    if kind == "sparse":
+        return SparseField(**about, dimension=encoder.dimension)
+    if kind == "tokens":
+        from isthmus.encoders.token_centre import token_centre
+
+        if encoder.kind == "dense":
+            centre = token_centre(encoder.with_tokens())
+            return TokensField(**about, dimension=len(centre), centre=centre)
+        centre = token_centre(encoder)
+        return TokensField(**about, dimension=len(centre), centre=centre, weights="alike")
     if settings.dense.graph is not None:
         from isthmus.indexes.dense.hnsw import import_faiss
 
         import_faiss("hnsw")
-    return DenseField(**about, settings=settings.dense)
+    return DenseField(**about, dimension=encoder.dimension)
 
 
 def _check_titles(settings: IndexSettings, encoder: Any) -> None:
@@ -503,7 +576,18 @@ def _say_of_first(
         if about.encoder.backend == "onnx-int8":
             notice(one.encoder.difference_of_int8(read[:_SAMPLE]))
         if about.type == "dense":
-            _notice_if_alike(vectors[one.fields[0]][:_SAMPLE], about.encoder.backend)
+            given = of_type(about, vectors[one.fields[0]])
+            _notice_if_alike(given[:_SAMPLE], about.encoder.backend)
+        for name in one.fields:
+            field = manifest.fields[name]
+            if isinstance(field, TokensField) and field.settings.stored and len(read):
+                from isthmus.indexes.tokens.codes import bytes_of
+
+                size = bytes_of(field, of_type(field, vectors[name])) / len(read)
+                notice(
+                    f"{name}: about {_readable(size)} for each of the passages, whose vector takes "
+                    f"{_readable(4 * field.dimension)}; --set tokens=false stores none"
+                )
 
 
 def _add_fields(
@@ -516,9 +600,9 @@ def _add_fields(
 ) -> None:
     """Gives an index further fields, from the documents that it holds."""
     here = [
-        Filling(one.encoder, names)
+        Filling.of(one.encoder, names, new)
         for one in fillings
-        if (names := tuple(name for name in one.fields if name in new))
+        if (names := [name for name in one.fields if name in new])
     ]
     identity = {name: field_identity(field) for name, field in new.items()}
     job = xxhash.xxh3_128_hexdigest(f"fields {identity} {wanted.passages}".encode())

@@ -14,11 +14,20 @@ from isthmus.config.models import PACKAGE, on_this_disk
 from isthmus.errors import InputError, MismatchError, SettingsError, lone_surrogate
 from isthmus.indexes.filters import Filter
 from isthmus.indexes.index import Index, Unit
-from isthmus.indexes.manifest import EncoderOrigin, Fusion, Manifest, index_folder
+from isthmus.indexes.manifest import (
+    EncoderOrigin,
+    Fusion,
+    Manifest,
+    TokensField,
+    index_folder,
+)
+from isthmus.indexes.vectors import Mask
 from isthmus.progress import notice
 from isthmus.records import Document, Query, Ranking
 from isthmus.retrieval.fusion import fuse, fusions
 
+ALL_COMPARED = 500_000
+"""Stored token vectors: where there are no more, a search of them alone compares all."""
 _AT_MOST = 2
 _recent: dict[str, Encoder] = {}  # that searchers of this process loaded, so that none loads twice
 
@@ -80,7 +89,8 @@ class Searcher:
         self.fusion = fusion or index.manifest.fusion
         self.by = by
         self.fields = tuple(use) or fields_of(index.manifest, self.fusion, by)
-        for name in self.fields:
+        self.finding = finding_of(index.manifest, self.fields, self.fusion, by)
+        for name in {*self.fields, *self.finding}:
             origin = index.manifest.field(name).encoder
             where = f"index of {called(index.manifest.corpus.spec)}"
             check_encoder(origin, encoders.get(name), where)
@@ -129,23 +139,81 @@ class Searcher:
             depth = max(depth, self.fusion.candidates)
         masks = None if filter is None else self.index.masks(filter)
         vectors = self.vectors(asked)
-        found = {}
+        found = {
+            name: self._answers(name, queries, asked, depth, masks, vectors)
+            for name in self.finding
+        }
+        first: list[Ranking] = []
         for name in self.fields:
-            read = [query for query in asked if self.reads(name, query.text)]
-            answers: dict[str, Ranking] = {}
-            if read:
-                ids = [query.id for query in read]
-                given = vectors(name, read)
-                rankings = self.index.search(name, given, depth, ids, masks, self.by)
-                answers = {ranking.query_id: ranking for ranking in rankings}
-            found[name] = [answers.get(query.id, Ranking(query.id)) for query in queries]
+            if name not in self.finding:
+                first = first or self._first(found, depth)
+                found[name] = self._compared(name, asked, first, vectors)
         return found
+
+    def _first(self, found: Mapping[str, Sequence[Ranking]], depth: int) -> list[Ranking]:
+        """Of each query the documents that tokens are compared with."""
+        count = self.fusion.compared
+        if not any(name in self.finding for name in self.fields):  # it ranks all that is asked for
+            count = max(count, depth)
+        return self._fused(found, self.finding, count)
+
+    def _compared(
+        self,
+        field: str,
+        asked: Sequence[Query],
+        first: Sequence[Ranking],
+        vectors: Callable[[str, Sequence[Query]], Any],
+    ) -> list[Ranking]:
+        """How the token vectors of a field rank what other fields found first."""
+        read = [query for query in asked if self.reads(field, query.text)]
+        places = {query.id: place for place, query in enumerate(read)}
+        given = vectors(field, read) if read else None
+        answers = []
+        for ranking in first:
+            scores: dict[str, float] = {}
+            if given is not None and (place := places.get(ranking.query_id)) is not None:
+                ids, encode = ranking.document_ids, self._encode(field)
+                scores = self.index.scored(field, given[[place]], ids, self.by, encode)
+            answers.append(Ranking.sorted(ranking.query_id, scores))
+        return answers
+
+    def _encode(self, field: str) -> Callable[[Sequence[Document]], Any]:
+        """What gives the token vectors of texts, where a field stores none."""
+        encoder: Any = self.encoders[field]
+        if hasattr(encoder, "loaded"):  # it reads queries alone
+            encoder = encoder.loaded
+        return lambda texts: encoder.encode_documents(texts)
+
+    def _answers(
+        self,
+        field: str,
+        queries: Sequence[Query],
+        asked: Sequence[Query],
+        depth: int,
+        masks: Sequence[Mask] | None,
+        vectors: Callable[[str, Sequence[Query]], Any],
+    ) -> list[Ranking]:
+        """What a field finds for each query."""
+        read = [query for query in asked if self.reads(field, query.text)]
+        answers: dict[str, Ranking] = {}
+        if read:
+            ids = [query.id for query in read]
+            given = vectors(field, read)
+            rankings = self.index.search(field, given, depth, ids, masks, self.by)
+            answers = {ranking.query_id: ranking for ranking in rankings}
+        return [answers.get(query.id, Ranking(query.id)) for query in queries]
 
     def fused(self, found: Mapping[str, Sequence[Ranking]], depth: int) -> list[Ranking]:
         """The answers of the fields, one ranking for each query."""
+        return self._fused(found, self.fields, depth)
+
+    def _fused(
+        self, found: Mapping[str, Sequence[Ranking]], fields: Sequence[str], depth: int
+    ) -> list[Ranking]:
         fusion = fusions.load(self.fusion.fusion, where="fusion")
-        together = zip(*(found[name] for name in self.fields), strict=True)
-        return [fuse(rankings, self.weights, fusion, depth) for rankings in together]
+        weights = [weight_of(self.fusion, name) for name in fields]
+        together = zip(*(found[name] for name in fields), strict=True)
+        return [fuse(rankings, weights, fusion, depth) for rankings in together]
 
     def score(self, field: str, query: str, ids: Sequence[str]) -> Ranking:
         """These documents by the scores they have in a field, which `search` gives them too.
@@ -167,7 +235,9 @@ class Searcher:
         """
         if self.by == "passage":
             return self._passages(ids)
-        field = next((name for name in self.fields if self.index.has_passages(name)), None)
+        named = [name for name in self.fields if self.index.has_passages(name)]
+        named.sort(key=self.finding.__contains__)  # comparing tokens tells best which it is
+        field = next(iter(named), None)
         if field is None:
             return self.index.documents(ids)
         asked = None
@@ -206,6 +276,33 @@ class Searcher:
 def weight_of(fusion: Fusion, field: str) -> float:
     """How much a field counts."""
     return fusion.weights.get(field, 1.0)
+
+
+def finding_of(
+    manifest: Manifest, fields: Sequence[str], fusion: Fusion, by: Unit
+) -> tuple[str, ...]:
+    """The fields that find documents for some fields to be searched.
+
+    Token vectors are compared with what the other fields found. Alone, they are compared with all
+    texts, where these are few or where there is no other field.
+    """
+
+    def tokens(name: str) -> TokensField | None:
+        field = manifest.field(name)
+        return field if isinstance(field, TokensField) else None
+
+    if others := tuple(name for name in fields if tokens(name) is None):
+        return others
+    stored = sum(
+        segment.fields[name].vectors or 0 for segment in manifest.segments for name in fields
+    )
+    alone = all((field := tokens(name)) and field.settings.stored for name in fields)
+    try:
+        named = fields_of(manifest, fusion, by)
+    except (SettingsError, MismatchError):
+        named = ()
+    others = tuple(name for name in named if tokens(name) is None)
+    return tuple(fields) if not others or (alone and stored <= ALL_COMPARED) else others
 
 
 def fields_of(manifest: Manifest, fusion: Fusion, by: Unit) -> tuple[str, ...]:
@@ -253,9 +350,14 @@ def open_searcher(
         manifest.field(use)
         return (use,)
 
-    index = Index.open(folder, chosen, hnsw)
+    def needed(manifest: Manifest) -> set[str]:
+        names = chosen(manifest)
+        return {*names, *finding_of(manifest, names, _fused(manifest, fusion), by)}
+
+    index = Index.open(folder, needed, hnsw)
     fields, together = chosen(index.manifest), _fused(index.manifest, fusion)
-    return Searcher(index, load_encoders(index, fields, model, encoders), fields, together, by)
+    loaded = load_encoders(index, needed(index.manifest), model, encoders)
+    return Searcher(index, loaded, fields, together, by)
 
 
 def _fused(manifest: Manifest, otherwise: Mapping[str, Any] | None) -> Fusion:
@@ -279,11 +381,18 @@ def load_encoders(
     """
     loaded = _recent if encoders is None else encoders
     origins = {name: index.manifest.field(name).encoder for name in fields}
-    return {
+    found: dict[str, Any] = {
         name: _loaded(index.folder, origin, model, loaded)
         for name, origin in origins.items()
         if origin is not None
     }
+    # One that fills two fields gives both in one pass.
+    both: dict[int, Any] = {}
+    for name, encoder in found.items():
+        is_tokens = isinstance(index.manifest.field(name), TokensField)
+        if is_tokens and hasattr(encoder, "with_tokens"):
+            both.setdefault(id(encoder), encoder.with_tokens())
+    return {name: both.get(id(encoder), encoder) for name, encoder in found.items()}
 
 
 def encoder_key(origin: EncoderOrigin) -> str:

@@ -88,6 +88,8 @@ def _build(
 ) -> tuple[SegmentAbout, list[CutTexts]]:
     """Makes one segment and moves it to its place; what vouches for it, and what was cut."""
     # Under a name of its own: a machine that was given up for dead may still be at work on it.
+    from isthmus.retrieval.index import Filling
+
     attempt = index / SEGMENTS / f".{name}-{secrets.token_hex(4)}"
     loaded: dict[str, Any] = {}
     fields: dict[str, list[str]] = {}
@@ -105,13 +107,16 @@ def _build(
     builder = SegmentBuilder(index, name, manifest, "", settings.memory, attempt)
     try:
         with writing(index):
-            for encoder in loaded.values():
-                encoder.cut_texts.restart()
+            fillings = [
+                Filling.of(one, fields[key], manifest.fields) for key, one in loaded.items()
+            ]
+            for filling in fillings:
+                filling.encoder.cut_texts.restart()
             for block in blocks(documents, settings.block_size):
                 read = list(rows(cutter, block))
                 vectors: dict[str, Any] = {}
-                for key, encoder in loaded.items():
-                    vectors |= dict.fromkeys(fields[key], encoder.encode_documents(read))
+                for one in fillings:
+                    vectors |= dict.fromkeys(one.fields, one.encoder.encode_documents(read))
                 builder.add(block, read, vectors)
             about = builder.finish()
             write_json(
@@ -121,7 +126,7 @@ def _build(
     finally:
         builder.close()
         shutil.rmtree(attempt, ignore_errors=True)
-    return about, [encoder.cut_texts for encoder in loaded.values()]
+    return about, [filling.encoder.cut_texts for filling in fillings]
 
 
 def _move(attempt: Path, place: Path) -> None:

@@ -19,7 +19,7 @@ from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.tables import Shown, format_score
 from isthmus.indexes.index import Index
-from isthmus.indexes.manifest import Fusion, Manifest, SparseField, index_folder, read_manifest
+from isthmus.indexes.manifest import Fusion, index_folder, read_manifest, sizes_of
 from isthmus.indexes.writer import IndexWriter
 from isthmus.progress import notice
 from isthmus.records import Judgements, Query
@@ -129,20 +129,9 @@ def tune(
 
 def _weighted(folder: Path) -> dict[str, float]:
     """The fields of an index, 0 for those that are searched by their names alone."""
-    manifest = read_manifest(folder)
-    extra = {name for name in manifest.fields if _is_size(manifest, name)}
-    return {name: float(name not in extra) for name in manifest.fields}
-
-
-def _is_size(manifest: Manifest, name: str) -> bool:
-    """Whether a field is another size of one that is there."""
-    field = manifest.fields[name]
-    return isinstance(field, SparseField) and any(
-        isinstance(other, SparseField)
-        and other.encoder.fingerprint == field.encoder.fingerprint
-        and name.startswith(f"{key}-")
-        for key, other in manifest.fields.items()
-    )
+    fields = read_manifest(folder).fields
+    sizes = sizes_of(fields)
+    return {name: float(name not in sizes) for name in fields}
 
 
 def _check_known(

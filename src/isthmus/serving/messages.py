@@ -10,7 +10,7 @@ from isthmus.errors import lone_surrogate
 from isthmus.indexes.columns import LONG, NUMBER, TEXT, type_of
 from isthmus.serving.settings import Limits
 
-Type = Literal["bm25", "dense", "sparse", "fused", "reranked"]
+Type = Literal["bm25", "dense", "sparse", "tokens", "fused", "reranked"]
 Show = Literal["ids", "snippets", "texts"]
 """How much of a hit is sent: its id and score, also title and snippet, also the text."""
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from isthmus.errors import InputError
-from isthmus.indexes.arrays import flush, give_up, mapped, write_header
+from isthmus.indexes.arrays import ResumedArray, mapped
 from isthmus.indexes.dense.field import VECTORS, unusable
 from isthmus.indexes.dense.hnsw import LEAST, Graph
 from isthmus.indexes.documents import Rows
@@ -29,11 +28,13 @@ class DenseBuilder:
         self._folder = folder
         self._about = about
         self._dtype = np.dtype(about.settings.dtype).newbyteorder("<")
-        self.rows = recorded.get("rows", 0)
-        self._vectors: BinaryIO = (folder / VECTORS).open("r+b" if self.rows else "wb")
-        write_header(self._vectors, self._dtype, 0, about.dimension)
-        self._vectors.truncate(self._bytes(self.rows))
-        self._vectors.seek(0, 2)
+        rows = recorded.get("rows", 0)
+        self._vectors = ResumedArray(folder / VECTORS, self._dtype, rows, about.dimension)
+
+    @property
+    def rows(self) -> int:
+        """How many rows it holds."""
+        return self._vectors.rows
 
     def checked(
         self, documents: Sequence[Document], vectors: npt.NDArray[np.floating[Any]]
@@ -53,19 +54,16 @@ class DenseBuilder:
 
     def append(self, block: npt.NDArray[np.floating[Any]]) -> None:
         """Appends one block."""
-        self._vectors.write(np.ascontiguousarray(block).data)
-        self.rows += len(block)
+        self._vectors.append(block)
 
     def flush(self) -> dict[str, int]:
         """Brings everything to the disk; what to record."""
-        flush(self._vectors)
+        self._vectors.flush()
         return {"rows": self.rows}
 
     def finish(self) -> FieldCounts:
         """Completes the files of the field; what is known of its rows."""
-        write_header(self._vectors, self._dtype, self.rows, self._about.dimension)
-        flush(self._vectors)
-        self.close()
+        self._vectors.close()
         vectors = mapped(self._folder / VECTORS, self._folder)
         graph, recall = self._about.settings.graph, None
         if graph is not None and self.rows >= LEAST:
@@ -74,21 +72,15 @@ class DenseBuilder:
 
     def close(self) -> None:
         """Closes its file."""
-        give_up(self._vectors)
+        self._vectors.give_up()
 
     @staticmethod
     def is_whole(folder: Path, about: DenseField, recorded: Mapping[str, int]) -> bool:
         """Whether the files of earlier work hold all that was recorded."""
         if recorded.keys() != {"rows"}:
             return False
-        file = folder / VECTORS
-        header, dtype = BytesIO(), np.dtype(about.settings.dtype).newbyteorder("<")
-        write_header(header, dtype, 0, about.dimension)
-        size = header.tell() + recorded["rows"] * about.dimension * dtype.itemsize
-        return file.is_file() and file.stat().st_size >= size
-
-    def _bytes(self, rows: int) -> int:
-        return self._vectors.tell() + rows * self._about.dimension * self._dtype.itemsize
+        dtype = about.settings.dtype
+        return ResumedArray.holds(folder / VECTORS, dtype, recorded["rows"], about.dimension)
 
 
 class DenseRows:
