@@ -142,6 +142,16 @@ def test_what_cannot_be_computed_is_refused(
     assert str(folder) in caught.value.what
 
 
+def test_the_fingerprint_is_of_all_that_vectors_depend_on(tmp_path: Path) -> None:
+    folder = stanford(tmp_path)
+    changes = [None, None, {"query_max_length": 20}, {"skiplist_words": []}]
+    found = [load_encoder(folder, change, exact=True).fingerprint for change in changes]
+    assert found[0] == found[1]
+    linear(torch.neg)(Path(folder))
+    found.append(load_encoder(folder, exact=True).fingerprint)
+    assert len(set(found)) == 4
+
+
 def test_what_needs_one_vector_per_text_is_refused(tmp_path: Path) -> None:
     folder = stanford(tmp_path)
     documents = tmp_path / "documents.jsonl"
