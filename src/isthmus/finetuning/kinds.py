@@ -16,8 +16,9 @@ from torch import Tensor
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import Encoder, EncoderSettings, TextModel, batch_tokens, pad
-from isthmus.encoders.model_settings import known_settings, per_text
+from isthmus.encoders.model_settings import AnySettings, known_settings, per_text
 from isthmus.encoders.modules import projecting
+from isthmus.encoders.multi_vector import MultiVectorSettings
 from isthmus.encoders.projection import load_projection
 from isthmus.encoders.router import load_query_terms
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
@@ -166,6 +167,11 @@ class Vectors(Kind):
         prompts = self.settings_for(model).prompts()
         if any(prompts):
             yield f"{model}: queries begin with {prompts[0]!r}, documents with {prompts[1]!r}"
+        if isinstance(_stated(model), MultiVectorSettings):
+            yield (
+                f"{model} has a vector for each token; its backbone is trained here, without its "
+                "projection and markers"
+            )
         yield from self.becomes(model, known)
         for key, path in self.form.items():
             now, then = getattr(self.settings, key), getattr(known, key, None)
@@ -233,8 +239,13 @@ class Vectors(Kind):
 
 
 def _known(model: str) -> EncoderSettings | None:
+    """The settings of a model that has one vector per text."""
+    return per_text(_stated(model))
+
+
+def _stated(model: str) -> AnySettings | None:
     with suppress(InputError):  # pooled in a way that isthmus does not know
-        return per_text(known_settings(model))
+        return known_settings(model)
     return None
 
 
