@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-part.md"
-# The objective is the guide's own example.
+# The objective and the loss are the guide's own examples.
 PARTS = '''
 """Parts that isthmus does not know."""
 
@@ -83,12 +83,6 @@ class Norm(Probe):
         return {"": float(torch.cat(states).norm(dim=1).mean())}
 
 
-def hinge(scores, targets):
-    """max(0, 1 - own + best other) of each query."""
-    own = scores.gather(1, targets[:, None])
-    return (1 - own + scores.scatter(1, targets[:, None], -torch.inf)).relu().amax(1)
-
-
 def squared(ranking):
     """The squares of the scores."""
     return Votes({document: score * score for document, score in ranking}, 0.0)
@@ -108,7 +102,7 @@ text_length = outside_length:TextLength
 [isthmus.pretraining.probes]
 norm = outside_parts:Norm
 [isthmus.finetuning.losses]
-hinge = outside_parts:hinge
+hinge = outside_hinge:hinge
 [isthmus.retrieval.fusion]
 squared = outside_parts:squared
 """
@@ -139,9 +133,9 @@ def installed(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     )
     (information / "entry_points.txt").write_text(ENTRY_POINTS)
     (folder / "outside_parts.py").write_text(PARTS)
-    example = re.search(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    assert example is not None
-    (folder / "outside_length.py").write_text(example[1])
+    length, hinge = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    (folder / "outside_length.py").write_text(length)
+    (folder / "outside_hinge.py").write_text(hinge)
     (folder / "outside.yaml").write_text(RECIPE)
     return commands.where_installed(folder)
 
