@@ -22,7 +22,7 @@ _LARGEST_RECIPE = 2**20  # bytes
 _DEEPEST_PATH = 50
 Overrides = Mapping[str, Any] | Sequence[str] | None
 """What is set over a recipe: dotted paths and their values, or `PATH=VALUE` strings."""
-_HEADER = ("verb", "base", "summary", "paper", "settings")
+_HEADER = ("verb", "base", "summary", "paper", "settings", "sources")
 
 
 class Recipe:
