@@ -23,15 +23,14 @@ COLUMNS = ("setting", "ours", "source", "the source's, where it differs", "what 
 # What of a protocol changes what is trained, by the path of the setting.
 TRAINS = re.compile(
     r"(base\.settings|pretraining|finetuning|seeds|collections\.[^.]+\.pretraining"
-    r"|(retrievers|methods|tasks)\.[^.]+\.(settings|finetuning|teacher|queries))(\.|$)"
+    r"|(recipes|retrievers|methods|tasks)\.[^.]+\.(settings|finetuning|teacher|queries))(\.|$)"
 )
 
 
 @cache
 def recipes() -> dict[str, Recipe]:
-    """All recipes, those of protocols too, and the protocols that change what is trained."""
-    found = [*shipped_recipes(), *map(Recipe, sorted((PROTOCOLS / "recipes").glob("*.yaml")))]
-    named = {recipe.name: recipe for recipe in found}
+    """All recipes, and the protocols that change what is trained."""
+    named = {recipe.name: recipe for recipe in shipped_recipes()}
     protocols = {f"protocols/{file.stem}": Recipe(file) for file in PROTOCOLS.glob("*.yaml")}
     return named | {name: one for name, one in protocols.items() if settings(one)}
 

@@ -17,6 +17,7 @@ from isthmus.benchmarks.runner.steps import RunFolder
 from isthmus.config import find_recipe, shipped_recipes
 from isthmus.errors import InputError, SettingsError
 
+SIDES = ("query", "document")
 _STEPS = {"training.max_steps": 2, "training.per_device_train_batch_size": 4,
           "training.gradient_accumulation_steps": 1, "max_length": 16}  # fmt: skip
 
@@ -106,6 +107,22 @@ def test_collections_of_one_corpus_pre_train_by_their_own_settings(tmp_path: Pat
     }  # fmt: skip
 
 
+def test_a_recipe_of_the_protocol_builds_on_another(tmp_path: Path) -> None:
+    values = values_in(tmp_path)
+    own = {
+        "short": {"base": "dense", "settings": {"query_max_length": 8, "document_max_length": 9}},
+        "shorter": {"base": "short", "settings": {"query_max_length": 7}},
+    }
+    values["retrievers"]["dense"] = {"recipe": "short"}
+    values["tasks"]["few"]["recipes"] = {"dense": "shorter"}
+    steps = plan({**values, "recipes": own}).steps
+    read = {
+        task: [steps[f"{task}.dense.none.p1.f1"].values[f"{side}_max_length"] for side in SIDES]
+        for task in ("all", "few")
+    }
+    assert read == {"all": [8, 9], "few": [7, 9]}
+
+
 def test_a_digest_changes_with_what_a_run_depends_on(tmp_path: Path) -> None:
     values = values_in(tmp_path)
     before = plan(values).steps
@@ -152,6 +169,7 @@ def test_unequal_budgets_are_refused(tmp_path: Path) -> None:
         ("methods", {"bow": {"recipe": "bwo"}}, "there is no recipe named 'bwo'"),
         ("methods", {"Bow": {}}, "'Bow' becomes part of file names"),
         ("methods", {"a": {"recipe": "bow", "after": "a"}}, "methods.a comes after itself"),
+        ("recipes", {"a": {"base": "a", "settings": {}}}, "recipes.a builds on itself"),
         ("measures", ["RR@ten"], "not the name of a measure"),
         ("measures", ["RR@10", "AP", "MRR@10"], "listed twice"),
         (

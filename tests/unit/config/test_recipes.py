@@ -20,8 +20,6 @@ from isthmus.pretraining.settings import PretrainSettings
 from isthmus.workflows.adapt import stages as adapt_stages
 from isthmus.workflows.adapt_settings import AdaptSettings
 
-EXPERIMENTS = Path(__file__).parents[3] / "experiments"
-PROTOCOLS = Path(__file__).parents[3] / "src" / "isthmus" / "protocols" / "recipes"
 SHIPPED = [recipe for recipe in shipped_recipes() if recipe.verb not in ("adapt", "quickstart")]
 
 
@@ -51,26 +49,6 @@ def test_every_shipped_recipe_parses_and_assembles(recipe: Recipe) -> None:
             pipeline.assemble(values, recipe.name)
         else:
             resolve_stage(FinetuneSettings.parse(values, recipe.name))
-
-
-@pytest.mark.parametrize(
-    "file",
-    [*sorted(EXPERIMENTS.glob("*.yaml")), *sorted(PROTOCOLS.glob("*.yaml"))],
-    ids=lambda file: file.stem,
-)
-def test_the_recipes_of_experiments_and_protocols_still_work(file: Path) -> None:
-    flags = {"model": "m", "output": "o"}
-    if Recipe(file).verb == "pretrain":
-        values = resolve("pretrain", str(file), {**flags, "documents": "c"})
-        assemble(PretrainSettings.parse(values, str(file)))
-        return
-    staged = "stages" in Recipe(file).settings
-    teacher = ["stages.distilled.teacher.model=t"] if staged else []
-    values = resolve("finetune", str(file), {**flags, "collection": "c"}, teacher)
-    if staged:
-        pipeline.assemble(values, str(file))
-    else:
-        resolve_stage(FinetuneSettings.parse(values, str(file)))
 
 
 def recipe(**change: Any) -> PretrainSettings:

@@ -266,9 +266,12 @@ class Plan:
 
     def _layered(self, command: str, recipe: str, *layers: Layer) -> Values:
         """A recipe's settings with layers over them."""
-        if recipe.endswith((".yaml", ".yml")):
-            recipe = str(self._home / recipe)
-        values = self._find_recipe(recipe, command, where="recipe").settings
+        if (own := self.protocol.recipes.get(recipe)) is not None:
+            values = merged(self._layered(command, own.base), own.settings)
+        else:
+            if recipe.endswith((".yaml", ".yml")):
+                recipe = str(self._home / recipe)
+            values = self._find_recipe(recipe, command, where="recipe").settings
         for layer in layers:
             values = merged(values, resolve(command, None, None, layer))
         return values

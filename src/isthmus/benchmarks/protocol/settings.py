@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -68,6 +68,15 @@ Measures = Annotated[
 Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)]
 
 
+def _end(what: str, name: str, following: Callable[[str], str | None]) -> None:
+    """Raises where names that follow each other never end."""
+    names = [name]
+    while (other := following(names[-1])) is not None:
+        if other in names:
+            raise ValueError(f"{what} itself: {' → '.join(names)}")
+        names.append(other)
+
+
 class BaseSettings(Settings):
     """The model that all methods begin with: a checkpoint, or a model trained on texts first."""
 
@@ -85,6 +94,13 @@ class BaseSettings(Settings):
         if (self.model is None) == (not self.texts):
             raise ValueError("give either model (a checkpoint) or texts (to train one on)")
         return self
+
+
+class RecipeSettings(Settings):
+    """A recipe of the protocol's own: what it says over another."""
+
+    base: str = Field(description="Shipped recipe, or another of the protocol")
+    settings: Values = Field(description="Settings over those of the base")
 
 
 class MethodSettings(Settings):
@@ -180,6 +196,9 @@ class Protocol(Settings):
     methods: dict[Name, MethodSettings] = Field(
         min_length=1, description="By name: recipe, settings, corpus, after, model, finetuning"
     )
+    recipes: dict[Name, RecipeSettings] = Field(
+        {}, description="Recipes of its own, by name: base, settings"
+    )
     retrievers: dict[Name, RetrieverSettings] = Field(
         min_length=1, description="By name: recipe, settings"
     )
@@ -217,12 +236,14 @@ class Protocol(Settings):
                 raise ValueError(f"claims.{name}.measure names {claim.measure!r}, which is none of "
                                  f"measures: {choices(claim.measure, self.measures)}")  # fmt: skip
         for name in self.methods:
-            origins = [name]
-            while (after := self.methods[origins[-1]].after) is not None:
-                if after in origins:
-                    raise ValueError(f"methods.{name} comes after itself: {' → '.join(origins)}")
-                origins.append(after)
+            _end(f"methods.{name} comes after", name, lambda one: self.methods[one].after)
+        for name in self.recipes:
+            _end(f"recipes.{name} builds on", name, self._base)
         return self
+
+    def _base(self, recipe: str) -> str | None:
+        base = self.recipes[recipe].base
+        return base if base in self.recipes else None
 
     def _named(self) -> Iterator[tuple[str, str, str]]:
         """Every name that the protocol uses: where, of which key it must be, and the name."""
