@@ -27,12 +27,13 @@ class QuickEncoder(DenseEncoder):
         """What `whole` loads, once: also what reads documents, and has the model's head."""
         encoder = self.whole()
         assert isinstance(encoder, DenseEncoder)
-        return encoder.with_tokens() if self.gives_tokens else encoder
+        return encoder
 
     def encode_queries(self, texts: Sequence[str]) -> Any:
         """One vector per query; `with_tokens`, Both."""
         if len(texts) > _FEW:
-            return self.loaded.encode_queries(texts)
+            loaded = self.loaded.with_tokens() if self.gives_tokens else self.loaded
+            return loaded.encode_queries(texts)
         return super().encode_queries(texts)
 
 

@@ -162,14 +162,14 @@ class Index:
                 continue
             search = segment.search(field)
             assert isinstance(search, TokensSearch)
-            if prepared is None:
-                (prepared,) = search.prepared(asked, ["query"])
+            prepared = prepared or search.prepared(asked, ["query"])
             if about.settings.stored:
-                values = search.scores(prepared, rows)
+                (values,) = search.scores(prepared, rows)
             else:
                 assert encode is not None
                 vectors = of_type(about, encode(segment.texts(field, rows)))
-                values = scores(prepared, compressed(about, vectors), np.arange(len(rows)))
+                stored = compressed(about, vectors)
+                (values,) = scores(about, prepared, stored, np.arange(len(rows)))
             for name, value in zip(names, values.tolist(), strict=True):
                 found[name] = max(value, found.get(name, value))
         return found

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from isthmus.collections import Problems
 from isthmus.collections.in_memory import called
@@ -172,17 +172,11 @@ class Searcher:
         for ranking in first:
             scores: dict[str, float] = {}
             if given is not None and (place := places.get(ranking.query_id)) is not None:
-                ids, encode = ranking.document_ids, self._encode(field)
+                ids, encoder = ranking.document_ids, cast(Any, self.encoders[field])
+                encode = encoder.encode_documents  # where nothing of them is stored
                 scores = self.index.scored(field, given[[place]], ids, self.by, encode)
             answers.append(Ranking.sorted(ranking.query_id, scores))
         return answers
-
-    def _encode(self, field: str) -> Callable[[Sequence[Document]], Any]:
-        """What gives the token vectors of texts, where a field stores none."""
-        encoder: Any = self.encoders[field]
-        if hasattr(encoder, "loaded"):  # it reads queries alone
-            encoder = encoder.loaded
-        return lambda texts: encoder.encode_documents(texts)
 
     def _answers(
         self,

@@ -2,9 +2,8 @@
 
 Vectors lose the mean of the encoder's vectors, and are turned by a fixed random rotation, which
 makes their numbers alike. Of each number only its level is kept, and of each vector the root mean
-square of its numbers. Two bits are the levels that err least on normally distributed numbers
-(Max, 1960); four are evenly spaced. In both a level is a weighted sum of its bits, so that bits can
-be multiplied with a query as they are.
+square of its numbers. Levels are evenly spaced, at the distance that errs least on normally
+distributed numbers (Max, 1960), so that they can be multiplied with a query as they are.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ from isthmus.indexes.ragged import Places, Ragged, TokenVectors
 Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
 _SEED = 1
-_LOWEST = {2: -1.510, 4: -2.7}
-_OF_BITS = {2: (1.9628, 1.0572), 4: (2.88, 1.44, 0.72, 0.36)}
-"""What the bits of a level add to the lowest one, the highest bit first; in root mean squares."""
-_BOUND = 0.9816  # of two bits, between the levels of one sign
+_STEP = {2: 0.9957, 4: 0.3352}
+"""Between neighbouring levels, in root mean squares, by the number of bits."""
 _CACHED = 512  # vectors that are turned and packed while they are in the cache of a core
 _TINY = np.finfo(np.float32).tiny
 
@@ -76,47 +73,63 @@ def encoded(
     width = vectors.shape[1]
     codes = np.empty((len(vectors), code_bytes(width, bits)), dtype=np.uint8)
     scales = np.empty(len(vectors), dtype=np.float16)
-    planes = np.empty((_CACHED, bits, width), dtype=np.bool_)
     for first in range(0, len(vectors), _CACHED):
         part = slice(first, first + _CACHED)
         turned = (vectors[part] - centre) @ rotation(width)
         scale = np.sqrt(np.einsum("ij,ij->i", turned, turned) / width)
         scales[part] = scale
-        turned /= np.maximum(scale, _TINY)[:, None]
-        found = planes[: len(turned)]
-        if bits == 2:
-            np.greater(turned, 0, out=found[:, 0])
-            np.equal(np.abs(turned) > _BOUND, found[:, 0], out=found[:, 1])
-        else:
-            levels = np.clip(turned * np.float32(1 / 0.36) + 8, 0, 15).astype(np.uint8)
-            for place in range(bits):
-                np.not_equal(levels & (1 << (bits - 1 - place)), 0, out=found[:, place])
-        codes[part] = np.packbits(found.reshape(len(turned), -1), axis=1)
+        turned *= (1 / (np.float32(_STEP[bits]) * np.maximum(scale, _TINY)))[:, None]
+        turned += 1 << (bits - 1)
+        levels = np.clip(turned, 0, (1 << bits) - 1, out=turned).astype(np.uint8)
+        codes[part] = _packed(levels, bits)
     return codes, scales
 
 
-def asked(queries: Floats, centre: Floats, bits: int) -> tuple[Floats, Floats]:
-    """What bits are multiplied with, a column per token of a query; and what is added to all.
-
-    The product of a query's token with a stored vector is `bits @ columns * scale + added`, where
-    the last row of the columns goes with a bit that is always set.
-    """
-    turned = queries @ rotation(queries.shape[1])
-    columns = [np.float32(weight) * turned.T for weight in _OF_BITS[bits]]
-    lowest = np.float32(_LOWEST[bits]) * turned.sum(1)
-    return np.concatenate([*columns, lowest[None]]), queries @ centre
+def _packed(levels: Codes, bits: int) -> Codes:
+    """Levels in bytes, of which each holds some that are far apart, to be taken out together."""
+    size = code_bytes(levels.shape[1], bits)
+    packed = levels[:, :size].copy()
+    for place in range(1, 8 // bits):
+        further = levels[:, place * size : (place + 1) * size]
+        packed[:, : further.shape[1]] |= further << (place * bits)
+    return packed
 
 
-def products(
-    codes: Codes, scales: npt.NDArray[np.float16], columns: Floats, added: Floats
-) -> Floats:
-    """The products of stored vectors with each token of a query, a row per vector."""
-    bits = np.unpackbits(codes, axis=1, count=len(columns) - 1).astype(np.float32)
-    found: Floats = bits @ columns[:-1]
-    found += columns[-1]
-    found *= scales.astype(np.float32)[:, None]
-    found += added
-    return found
+def levels_of(codes: Codes, width: int, bits: int) -> Floats:
+    """The levels of stored vectors, as they are multiplied."""
+    found, size = np.empty((len(codes), width), dtype=np.uint8), codes.shape[1]
+    for place in range(8 // bits):
+        part = found[:, place * size : (place + 1) * size]
+        np.right_shift(codes[:, : part.shape[1]], place * bits, out=part)
+    found &= (1 << bits) - 1
+    return found.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The tokens of a query as stored vectors are multiplied with them, and their weights."""
+
+    columns: Floats
+    lowest: Floats
+    added: Floats
+    weights: Floats
+
+    @classmethod
+    def of(cls, about: TokensField, tokens: Floats, weights: Floats) -> Asked:
+        """Those of a query whose vectors are to meet those of a field."""
+        step = np.float32(_STEP[about.bits])
+        columns = step * (tokens @ rotation(about.dimension)).T
+        lowest = np.float32(((1 << about.bits) - 1) / 2) * columns.sum(0)
+        centre = np.array(about.centre, dtype=np.float32)
+        return cls(np.ascontiguousarray(columns), lowest, tokens @ centre, weights)
+
+    def products(self, levels: Floats, scales: npt.NDArray[np.float16]) -> Floats:
+        """The product of each stored vector, a row, with each token of the query."""
+        found: Floats = levels @ self.columns
+        found -= self.lowest
+        found *= scales.astype(np.float32)[:, None]
+        found += self.added
+        return found
 
 
 def pooled(vectors: Ragged, every: int) -> Ragged:

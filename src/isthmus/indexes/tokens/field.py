@@ -7,9 +7,8 @@ be compared so, it is the sum. Every text that may be found is scored: other fie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,23 +18,15 @@ from isthmus.indexes.arrays import best, mapped
 from isthmus.indexes.manifest import FieldCounts, TokensField
 from isthmus.indexes.ragged import Places, Ragged, TokenVectors
 from isthmus.indexes.structure import below, refusing, require, rising, shaped
-from isthmus.indexes.tokens.codes import Floats, StoredTokens, asked, code_bytes, products
+from isthmus.indexes.tokens.codes import Asked, Floats, StoredTokens, code_bytes, levels_of
 from isthmus.indexes.vectors import Answer, Mask, Rows
 
 CODES, SCALES, STARTS = "codes.npy", "scales.npy", "starts.npy"
 PIECES, PIECE_STARTS, HOLDING = "pieces.npy", "piece_starts.npy", "holding.npy"
 FILES = (CODES, SCALES, STARTS, PIECES, PIECE_STARTS, HOLDING)
 """The vectors; the word pieces of each text, ascending, and how many texts hold each."""
-_AT_ONCE = 1 << 13  # stored vectors that are compared with a query
+_AT_ONCE = 1 << 12  # stored vectors that are compared with queries
 _NOTHING = -1.0  # the score of a text without tokens
-
-
-class Asked(NamedTuple):
-    """A query as stored vectors are compared with it."""
-
-    columns: Floats
-    added: Floats
-    weights: Floats
 
 
 class TokensSearch:
@@ -63,7 +54,6 @@ class TokensSearch:
     def prepared(self, vectors: TokenVectors, query_ids: Sequence[str]) -> list[Asked]:
         """The queries as `answers` takes them; their pieces' weights are in place of the ids."""
         about, found = self._about, []
-        centre = np.array(about.centre, dtype=np.float32)
         for number, query_id in enumerate(query_ids):
             tokens = np.asarray(vectors.vectors.row(number), dtype=np.float32)
             if tokens.shape[1:] != (about.dimension,):
@@ -78,7 +68,7 @@ class TokensSearch:
                     "check the encoder: its training may have diverged",
                 )
             weights = np.asarray(vectors.pieces.row(number), dtype=np.float32)
-            found.append(Asked(*asked(tokens, centre, about.bits), weights))
+            found.append(Asked.of(about, tokens, weights))
         return found
 
     def answers(
@@ -86,38 +76,30 @@ class TokensSearch:
     ) -> list[Answer]:
         """The best rows of each query; all that are in the mask are scored."""
         rows = np.arange(self._rows) if mask is None else np.flatnonzero(mask)
+        every = self.scores(queries, rows)
         found = []
-        for query, floor in zip(queries, floors, strict=True):
-            scores = self.scores(query, rows)
+        for scores, floor in zip(every, floors, strict=True):
             near = np.flatnonzero(scores >= floor)
             chosen = near[best(scores[near], self._ranks(rows[near]), depth)]
             found.append((rows[chosen], scores[chosen]))
         return found
 
-    def scores(self, query: Asked, rows: Rows) -> npt.NDArray[np.float64]:
-        """The score of each of these rows."""
-        return scores(query, self._stored, rows)
+    def scores(self, queries: Sequence[Asked], rows: Rows) -> npt.NDArray[np.float64]:
+        """The score of each of these rows, for each query."""
+        return scores(self._about, queries, self._stored, rows)
 
     def nearest(self, query: Asked, row: int) -> Floats:
         """The product of each stored vector of a row with each token of the query."""
-        for _, _, near in _compared(query, self._stored, np.array([row])):
-            return near
-        return np.empty((0, len(query.weights)), dtype=np.float32)
+        first, last = self._stored.starts[row : row + 2]
+        codes, scales = self._stored.codes[first:last], self._stored.scales[first:last]
+        return query.products(levels_of(codes, self._about.dimension, self._about.bits), scales)
 
 
-def scores(query: Asked, stored: StoredTokens, rows: Rows) -> npt.NDArray[np.float64]:
-    """The score of each of these texts."""
-    found = np.full(len(rows), _NOTHING)
-    for part, starts, near in _compared(query, stored, rows):
-        nearest = np.maximum.reduceat(near, starts, axis=0)
-        found[part] = nearest.astype(np.float64) @ query.weights
-    return found
-
-
-def _compared(
-    query: Asked, stored: StoredTokens, rows: Rows
-) -> Iterator[tuple[Rows, Places, Floats]]:
-    """Some texts at a time that have vectors, where each of them begins, and all products."""
+def scores(
+    about: TokensField, queries: Sequence[Asked], stored: StoredTokens, rows: Rows
+) -> npt.NDArray[np.float64]:
+    """The score of each of these texts, for each query."""
+    found = np.full((len(queries), len(rows)), _NOTHING)
     lengths = stored.starts[rows + 1] - stored.starts[rows]
     there = np.flatnonzero(lengths)
     ends = np.cumsum(lengths[there])
@@ -129,9 +111,14 @@ def _compared(
         starts = np.cumsum(lengths[part]) - lengths[part]
         places = np.repeat(stored.starts[rows[part]] - starts, lengths[part])
         places += np.arange(len(places))
-        codes, scales = stored.codes[places], stored.scales[places]
-        yield part, starts, products(codes, scales, query.columns, query.added)
+        levels = levels_of(stored.codes[places], about.dimension, about.bits)
+        scales = stored.scales[places]
+        for number, query in enumerate(queries):
+            if len(query.weights):
+                near = np.maximum.reduceat(query.products(levels, scales), starts, axis=0)
+                found[number, part] = near.astype(np.float64) @ query.weights
         first = last
+    return found
 
 
 def check_tokens(folder: Path, about: TokensField, counts: FieldCounts, rows: int) -> None:
