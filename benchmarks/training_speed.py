@@ -242,7 +242,7 @@ def _settings(recipe: str, options: argparse.Namespace, model: str) -> PretrainS
         "training.report_to": [],
         "training.seed": _SEED,
     }
-    flags = {"corpus": "benchmark", "output": "benchmark", "model": model}
+    flags = {"documents": "benchmark", "output": "benchmark", "model": model}
 
     def read(texts: int) -> PretrainSettings:
         size = f"training.per_device_train_batch_size={texts}"

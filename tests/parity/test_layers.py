@@ -121,41 +121,6 @@ def test_the_form_that_kernels_compute(
     torch.testing.assert_close(found[0], found[1])
 
 
-@pytest.mark.parametrize("visible", ["a mask", "all", "what lies before", "packed"])
-def test_the_form_that_kernels_compute_of_a_layer_that_norms_first(
-    visible: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layer = random_layer("pre").double()
-    norm = nn.LayerNorm(8).double()
-    shake(norm, 0.3)
-    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-    packing = Packing.of(mask)
-    ways: dict[str, Visible] = {
-        "a mask": mask.bool()[:, None, None, :],
-        "all": Full(),
-        "what lies before": Full(causal=True),
-        "packed": packing._replace(causal=True),
-    }
-    shape = (1, len(packing.tokens), 8) if visible == "packed" else (2, 5, 8)
-    states = torch.randn(*shape, dtype=torch.float64, requires_grad=True)
-    given = [states, *layer.parameters(), *norm.parameters()]
-    found = []
-    for kernels in (True, False):
-        monkeypatch.setattr("isthmus.nn.layers.has_kernels", lambda states, use=kernels: use)
-        called: list[str] = []
-        monkeypatch.setattr(layer, "plain", lambda *given, seen=called: _noted(layer, seen, *given))
-        result = layer.normed(states, ways[visible], norm)
-        assert bool(called) is not kernels
-        weights = torch.arange(result.numel(), dtype=torch.float64).view_as(result).sin()
-        found.append([result.detach(), *torch.autograd.grad((result * weights).sum(), given)])
-    torch.testing.assert_close(found[0], found[1])
-
-
-def _noted(layer: Layer, seen: list[str], *given: Any) -> Tensor:
-    seen.append("plain")
-    return Layer.plain(layer, *given)
-
-
 @pytest.mark.parametrize("kind", NOT_COPIED)
 def test_layers_that_compute_something_else_are_not_copied(kind: str) -> None:
     backbone = random_backbone(kind)

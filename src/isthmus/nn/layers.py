@@ -57,14 +57,6 @@ class Layer(nn.Module):
             return modules.run(states, states, visible, self.shape.heads, rates, content)[0]
         return self.plain(states, visible, content)
 
-    def normed(self, states: Tensor, visible: Visible, norm: nn.LayerNorm) -> Tensor:
-        """norm(the states after this layer); kernels of a pre-norm layer compute both at once."""
-        if self._fuses and self.norm == "pre" and has_kernels(states):
-            modules, rates = self._weights()
-            return modules.run_pre(states, visible, self.shape.heads, rates, norm)
-        result: Tensor = norm(self(states, visible))
-        return result
-
     def plain(self, states: Tensor, visible: Visible, content: Tensor | None) -> Tensor:
         """`forward` in plain torch."""
         if self.norm == "post":

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from isthmus.nn.kernels.available import has_triton
-
-GOLDEN = 0x9E3779B97F4A7C15
-MIX_1 = 0xBF58476D1CE4E5B9
-MIX_2 = 0x94D049BB133111EB
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
 
 
@@ -24,13 +22,13 @@ def key(seed: int, epoch: int, document: int) -> int:
     """The key of one document in one epoch, as a signed 64-bit integer."""
     mixed = 0
     for part in (seed, epoch, document):
-        mixed = _mix_integer((mixed + part + GOLDEN) & _MASK)
+        mixed = _mix_integer((mixed + part + _GOLDEN) & _MASK)
     return _signed(mixed)
 
 
 def second(drawn: int) -> int:
     """The key of a document's second text, from that of its first."""
-    return _signed(_mix_integer((drawn + GOLDEN) & _MASK))
+    return _signed(_mix_integer((drawn + _GOLDEN) & _MASK))
 
 
 def draw_bits(keys: Tensor, stream: int, width: int) -> Tensor:
@@ -49,7 +47,7 @@ def draw_together(keys: Tensor, streams: Sequence[int], width: int) -> tuple[Ten
     """What `draw` gives for each stream, for little more than one of them costs to launch."""
     first = streams[0]
     shifted = [keys]
-    shifted += [keys + _signed((other - first << 32) * GOLDEN & _MASK) for other in streams[1:]]
+    shifted += [keys + _signed((other - first << 32) * _GOLDEN & _MASK) for other in streams[1:]]
     drawn = draw(torch.cat(shifted), first, width)
     return drawn.view(len(streams), len(keys), width).unbind()
 
@@ -76,8 +74,8 @@ def _scrambled(keys: Tensor, stream: int, width: int) -> Tensor:
     positions = torch.arange(
         (stream << 32) + 1, (stream << 32) + width + 1, device=keys.device, dtype=torch.int64
     )
-    counters = torch.add(keys[:, None], positions, alpha=_signed(GOLDEN))
-    for bits, factor in ((30, MIX_1), (27, MIX_2)):
+    counters = torch.add(keys[:, None], positions, alpha=_signed(_GOLDEN))
+    for bits, factor in ((30, _MIX_1), (27, _MIX_2)):
         _fold_(counters, bits).mul_(_signed(factor))
     return counters
 
@@ -92,8 +90,8 @@ def _shift(values: Tensor, bits: int) -> Tensor:
 
 
 def _mix_integer(value: int) -> int:
-    value = (value ^ (value >> 30)) * MIX_1 & _MASK
-    value = (value ^ (value >> 27)) * MIX_2 & _MASK
+    value = (value ^ (value >> 30)) * _MIX_1 & _MASK
+    value = (value ^ (value >> 27)) * _MIX_2 & _MASK
     return value ^ (value >> 31)
 
 
@@ -112,10 +110,6 @@ def draw_visibility(
     A row sees column 0, never its own, and every other attended column unless the column's word is
     hidden from it, with a chance of `hidden` in 2¹⁶. A column without a word (-1) is never hidden.
     """
-    if has_triton(words.device):
-        from isthmus.nn.kernels import visibility_triton
-
-        return visibility_triton.draw_visibility(keys, words, attended, stream, hidden)
     texts, length = words.shape
     lanes = -(-length // _LANES)
     # For every word, 16 random bits for every row that might see it: four numbers from one draw.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 import torch
@@ -234,11 +233,14 @@ class Autoregressive(Decoder):
         vectors, ids = step["bottleneck"][step["partner"]], step["input_ids"]
         layout = layout_of(step, "quickest" if self.settings.window is None else "padded")
         states = layout.embed(ids, vectors, self.positions)
-        layer = partial(self.layer.normed, norm=self.norm)
         if self.settings.window is None:
-            return layout.within(layer, states, causal=True)
+            return layout.within(self._normed, states, causal=True)
         visible = window(ids.shape[1], self.settings.window, ids.device)
-        return layer(states, visible & step["attention_mask"].bool()[:, None, None, :])
+        return self._normed(states, visible & step["attention_mask"].bool()[:, None, None, :])
+
+    def _normed(self, states: Tensor, visible: Visible) -> Tensor:
+        normed: Tensor = self.norm(self.layer(states, visible))
+        return normed
 
 
 def window(length: int, size: int, device: torch.device) -> Tensor:

@@ -88,20 +88,6 @@ class PostNorm(LayerModules):
             fed, self.contract.bias, kept, self.feed_forward_norm, rates.fed, dtype
         )
 
-    def run_pre(
-        self, states: Tensor, visible: Visible, heads: int, rates: Rates, norm: nn.LayerNorm
-    ) -> Tensor:
-        """norm(the states after a pre-norm layer of these modules)."""
-        first, second = self.attention_norm, self.feed_forward_norm
-        states, kept = drop_add_norm(rounded(states), None, None, first, 0.0, around=True)
-        [matrices] = round_matrices([self], states)
-        answer = self._attend(states, None, visible, heads, rates.weights, None, matrices)
-        states, kept = drop_add_norm(
-            answer, self.output.bias, kept, second, rates.attended, around=True
-        )
-        fed = self._fed(states, matrices)
-        return drop_add_norm(fed, self.contract.bias, kept, norm, rates.fed)[0]
-
     def run_for_some(
         self,
         states: Tensor,

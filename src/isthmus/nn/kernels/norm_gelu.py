@@ -25,21 +25,19 @@ def drop_add_norm(
     norm: nn.LayerNorm,
     rate: float,
     dtype: torch.dtype | None = None,
-    around: bool = False,
     after: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """norm(residual + dropout(states + bias)), twice.
 
     Two results for two uses: their gradients come back apart, and the kernel adds them, which would
     otherwise cost a pass over both. `dtype` is that of the result; by default, the states'. With
-    `around`, the second result is the input of the norm, in the type of the states. With `after`,
-    dropout comes after the norm.
+    `after`, dropout comes after the norm.
     """
     if has_kernels(states) and states.shape[-1] <= _WIDEST:
         kind = states.dtype if dtype is None else dtype
         train = torch.is_grad_enabled()
         scale, shift = norm.weight, norm.bias
-        given = states, bias, residual, scale, shift, norm.eps, rate, kind, train, around, after
+        given = states, bias, residual, scale, shift, norm.eps, rate, kind, train, after
         pair: tuple[Tensor, Tensor] = _DropAddNorm.apply(*given)  # type: ignore[no-untyped-call]
         return pair
     summed = states if bias is None else states + bias.to(states.dtype)
@@ -48,7 +46,7 @@ def drop_add_norm(
     normed = _normed(summed, norm)
     normed = drop(normed, rate) if after else normed
     normed = normed if dtype is None else normed.to(dtype)
-    return normed, summed if around else normed
+    return normed, normed
 
 
 def bias_gelu(states: Tensor, bias: Tensor) -> Tensor:
@@ -82,7 +80,6 @@ class _DropAddNorm(torch.autograd.Function):
         rate: float,
         dtype: torch.dtype,
         train: bool,
-        around: bool,
         after: bool,
     ) -> tuple[Tensor, Tensor]:
         from isthmus.nn.kernels.norm_gelu_triton import Draw, norm_forward
@@ -91,18 +88,14 @@ class _DropAddNorm(torch.autograd.Function):
         draw = Draw.next(rate, states.device)
         beside = None if residual is None else _rows(residual)
         normed, summed, moments = norm_forward(
-            rows, bias, beside, weight, offset, epsilon, draw, dtype, train or around, after
+            rows, bias, beside, weight, offset, epsilon, draw, dtype, train, after
         )
         context.save_for_backward(summed, moments, weight)
-        context.draw, context.around, context.after = draw, around, after
+        context.draw, context.after = draw, after
         context.types = [None if each is None else each.dtype for each in (residual, bias)]
-        # A missing gradient is skipped; with `around`, the two results differ and both are needed.
-        context.set_materialize_grads(around)
+        context.set_materialize_grads(False)  # a missing one is skipped
         normed = normed.view(states.shape)
-        if not around:
-            return normed, normed.detach()
-        assert summed is not None
-        return normed, summed.view(states.shape).detach()
+        return normed, normed.detach()
 
     @staticmethod
     def backward(context: Any, *above: Tensor | None) -> Any:
@@ -111,13 +104,13 @@ class _DropAddNorm(torch.autograd.Function):
         summed, moments, weight = context.saved_tensors
         given = [each for each in above if each is not None]
         if not given:
-            return (None,) * 11
+            return (None,) * 10
         first, *others = (_rows(each) for each in given)
         beside = others[0] if others else None
         residual_type, bias_type = context.types
         kept = summed, moments, weight, context.draw
         for_states, for_residual, (for_weight, for_offset, for_bias) = norm_backward(
-            first, beside, *kept, residual_type or summed.dtype, context.around, context.after
+            first, beside, *kept, residual_type or summed.dtype, context.after
         )
         shape = given[0].shape
         return (
@@ -126,7 +119,7 @@ class _DropAddNorm(torch.autograd.Function):
             None if residual_type is None else for_residual.view(shape),
             for_weight.to(weight.dtype),
             for_offset.to(weight.dtype),
-            *(None,) * 6,
+            *(None,) * 5,
         )
 
 

@@ -105,13 +105,11 @@ def norm_backward(
     weight: Tensor,
     draw: Draw,
     dtype: torch.dtype,
-    around: bool = False,
     after: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the states, of the residual in `dtype`, and of weight, offset and bias.
 
-    `above` and `beside`: the gradients of the two results; with `around`, `beside` is that of the
-    norm's input. `after`: dropout came after the norm.
+    `above` and `beside`: the gradients of the two results. `after`: dropout came after the norm.
     """
     rows, width = summed.shape
     for_residual = torch.empty_like(summed, dtype=dtype)
@@ -130,7 +128,6 @@ def norm_backward(
             drops=draw.dropped > 0,
             after=after,
             same=same,
-            around=around,
             tile=tile,
             # Wide rows leave no room for as many on smaller chips.
             stages=TUNING.norm_stages - (tile > 1024),
@@ -328,7 +325,6 @@ def _norm_backward(
     drops: tl.constexpr,
     after: tl.constexpr,
     same: tl.constexpr,
-    around: tl.constexpr,
     tile: tl.constexpr,
     stages: tl.constexpr,
 ) -> None:
@@ -347,7 +343,7 @@ def _norm_backward(
         at = row.to(tl.int64)[:, None] * width + column[None, :]
         value = tl.load(summed + at, mask=known, other=0.0).to(tl.float32)
         upstream = tl.load(above + at, mask=known, other=0.0).to(tl.float32)
-        if beside is not None and not around:
+        if beside is not None:
             upstream += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
         if drops and after:
             kept = _kept(number, group, column, scale, dropped)
@@ -362,8 +358,6 @@ def _norm_backward(
         along = tl.sum(upstream * unit, 1) / width
         level = tl.sum(upstream, 1) / width
         gradient = (upstream - unit * along[:, None] - level[:, None]) * inverse[:, None]
-        if beside is not None and around:
-            gradient += tl.load(beside + at, mask=known, other=0.0).to(tl.float32)
         tl.store(for_residual + at, gradient.to(for_residual.dtype.element_ty), mask=known)
         if drops and not after:
             kept = _kept(number, group, column, scale, dropped)

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import isthmus.nn.kernels
-from isthmus.nn import randomness
 from isthmus.nn.heads import Prediction
 from isthmus.nn.kernels import available, short_attention
 from isthmus.nn.kernels.bert_layer import PostNorm, Rates
 from isthmus.nn.kernels.norm_gelu import bias_gelu, drop_add_norm
 from isthmus.nn.packing import Packing
-from isthmus.nn.randomness import draw_visibility
 
 HALF = torch.bfloat16
 
@@ -39,7 +37,7 @@ class Forbidden(ModuleType):
 def no_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """This device runs kernels, and each of them raises, with Triton and without."""
     monkeypatch.setattr(available, "KERNELS", True)
-    for module in (available, short_attention, randomness):
+    for module in (available, short_attention):
         monkeypatch.setattr(module, "has_triton", lambda *_: available.KERNELS)
     for module in pkgutil.iter_modules(isthmus.nn.kernels.__path__):
         if module.name.endswith("_triton"):
@@ -70,28 +68,11 @@ def prediction(*tokens: int) -> Prediction:
     return Prediction(*(torch.ones(shape, dtype=HALF) for shape in shapes))
 
 
-def cross_entropy() -> Tensor:
-    return prediction(3).cross_entropy(torch.tensor([1, -100, 2]))
-
-
-def bag_cross_entropy() -> Tensor:
-    return prediction(2).bag_cross_entropy(
-        torch.ones(2, 24, dtype=torch.bool), torch.tensor([24, 24])
-    )
-
-
 def lexicon() -> Tensor:
     return prediction(2, 3).largest(torch.ones(2, 3, dtype=torch.bool))
 
 
-def visibility() -> Tensor:
-    words = torch.arange(5).expand(2, 5)
-    return draw_visibility(torch.tensor([1, 2]), words, words >= 0, 8, 1 << 15)
-
-
-every_choice = pytest.mark.parametrize(
-    "compute", [norm, gelu, layer, cross_entropy, bag_cross_entropy, lexicon, visibility]
-)
+every_choice = pytest.mark.parametrize("compute", [norm, gelu, layer, lexicon])
 
 
 @every_choice
