@@ -51,6 +51,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "roberta": {**SIZES, "type_vocab_size": 1},
     "electra": {**SIZES, "embedding_size": 12},
     "modernbert": {**SIZES, "global_attn_every_n_layers": 2, "local_attention": 8},
+    "deberta-v2": {
+        **SIZES, "type_vocab_size": 0, "relative_attention": True, "position_buckets": 8,
+        "pos_att_type": ["p2c", "c2p"],
+    },
+    "qwen3": {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
 }  # fmt: skip
 architecture = pytest.mark.parametrize("kind", MODELS)
 

@@ -36,8 +36,8 @@ def loading_options(config: Any, attention: Attention | None) -> dict[str, Any]:
     """The options of `from_pretrained`; `attention`: by default, what trains faster here."""
     fused = (attention or _training_attention()) == "sdpa"
     known = ARCHITECTURES.get(config.model_type)
-    # Ours would leave out the biases of positions that some architectures add.
-    plain = "eager" if known is not None and not known.packs else attention_name("eager")
+    # Ours would leave out what some architectures add: biases of positions, grouped queries, sinks.
+    plain = attention_name("eager") if known is not None and known.packs else "eager"
     return {
         "config": config,
         "dtype": torch.float32,
@@ -155,7 +155,8 @@ def check_sizes(name: str, config: Any) -> None:
     named = config.to_dict()
     sizes = {own: named[key] for own, keys in SIZES.items() for key in keys if key in named}
     for key, value in sizes.items():
-        if not isinstance(value, int) or not 0 < value <= _LARGEST:
+        least = 0 if key == "type_vocab_size" else 1  # DeBERTa has none
+        if not isinstance(value, int) or not least <= value <= _LARGEST:
             raise damaged(name, "config.json", f"{key} = {value!r:.40}")
     for key in (key for key in DROPOUTS if named.get(key) is not None):
         if not isinstance(named[key], int | float) or not 0 <= named[key] < 1:
