@@ -16,7 +16,7 @@ from isthmus.errors import MismatchError, SettingsError
 from isthmus.nn.architectures import head_modules
 from isthmus.nn.attention import Attention, use_packable_attention
 from isthmus.nn.heads import Prediction, VocabularyLayer, predict
-from isthmus.nn.kernels.available import has_kernels
+from isthmus.nn.kernels.available import Untouched, has_kernels
 from isthmus.nn.kernels.bert_layer import PostNormStack
 from isthmus.nn.kernels.norm_gelu import drop_add_norm
 from isthmus.nn.kernels.projection import kernel_type
@@ -55,6 +55,7 @@ class Backbone(nn.Module):
         self.own_layers = PostNormStack.of(model) if self.packs else None
         if self.has_head:
             model.get_output_embeddings().__class__ = VocabularyLayer
+        self.untouched = Untouched(model)
         self.own_dropout: dict[str, float] = {}
         self.fresh_head = False  # made here, and not trained yet
 
@@ -269,9 +270,9 @@ class Backbone(nn.Module):
     def _fused(self) -> PostNormStack | None:
         """The layers computed by kernels; None where these do not run."""
         own = self.own_layers
-        if own is None or own.checkpointed:
+        if own is None or own.checkpointed or not has_kernels(self.word_embeddings):
             return None
-        return own if has_kernels(self.word_embeddings) else None
+        return own if self.untouched else None
 
     @property
     def asks_for_some(self) -> bool:
@@ -287,7 +288,7 @@ class Backbone(nn.Module):
         asking: Asking | None,
     ) -> Encoded:
         """The states computed by kernels."""
-        embedded = self._embedded(given)
+        embedded = self._embedded(given, own=True)
         if layer == self.depth:
             asking = None  # `middle` is the last states, of all tokens
         some = None if asking is None else (packing, asking)
@@ -308,11 +309,12 @@ class Backbone(nn.Module):
         With a packing, which needs a backbone that `asks_for_some`: a stream [1, tokens, width].
         """
         given = {"input_ids": input_ids}
-        return self._embedded(given if packing is None else self._packed(given, packing))
+        own = self._fused() is not None
+        return self._embedded(given if packing is None else self._packed(given, packing), own)
 
-    def _embedded(self, given: dict[str, Tensor]) -> Tensor:
+    def _embedded(self, given: dict[str, Tensor], own: bool) -> Tensor:
         parts = self.encoder.embeddings
-        if self._fused() is None or "token_type_ids" in given:
+        if not own or "token_type_ids" in given:
             return self.to_width(parts(**given))
         words = parts.word_embeddings(given["input_ids"])
         places = given.get("position_ids")

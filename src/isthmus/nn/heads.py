@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from isthmus.nn.architectures import ARCHITECTURES, head_modules
-from isthmus.nn.kernels.available import has_kernels
+from isthmus.nn.kernels.available import Untouched, has_kernels
 from isthmus.nn.kernels.lexicon import largest_logits
 from isthmus.nn.kernels.norm_gelu import bias_gelu, drop_add_norm
 from isthmus.nn.losses import Bags, Targets, summed_cross_entropy
@@ -66,10 +66,11 @@ class TiedHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(terms))
         nn.init.normal_(self.dense.weight, std=0.02)
         nn.init.zeros_(self.dense.bias)
+        self.untouched = Untouched(self)
 
     def forward(self, states: Tensor, embeddings: Tensor) -> Prediction:
         """What it predicts from hidden states, with the embeddings as the vocabulary's matrix."""
-        if has_kernels(states):
+        if has_kernels(states) and self.untouched:
             projected = functional.linear(states, self.dense.weight)
             features, _ = drop_add_norm(projected, self.dense.bias, None, self.norm, 0.0)
         else:

@@ -10,9 +10,9 @@ from torch.nn.functional import dropout
 from isthmus.errors import SettingsError
 from isthmus.nn.architectures import POST_NORM, LayerShape, layers_of
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.kernels.available import has_kernels
+from isthmus.nn.kernels.available import Untouched, has_kernels
 from isthmus.nn.kernels.bert_layer import PostNorm, Rates, attend
-from isthmus.nn.packing import Asking, Packing, Visible
+from isthmus.nn.packing import Asking, Full, Packing, Visible, take_rows
 
 
 class Layer(nn.Module):
@@ -40,6 +40,7 @@ class Layer(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
+        self.untouched = Untouched(self)
 
     def forward(self, states: Tensor, visible: Visible, content: Tensor | None = None) -> Tensor:
         """The states [batch, queries, width] after they attended to the content they may see.
@@ -52,7 +53,7 @@ class Layer(nn.Module):
             content: The input of keys and values [batch, keys, width]; by default, the states.
 
         """
-        if self._fuses and self.norm == "post" and has_kernels(states):
+        if self._fuses(states):
             modules, rates = self._weights()
             return modules.run(states, states, visible, self.shape.heads, rates, content)[0]
         return self.plain(states, visible, content)
@@ -68,14 +69,15 @@ class Layer(nn.Module):
         attended = states + self._attend(self.attention_norm(states), visible, content)
         return attended + self._feed_forward(self.feed_forward_norm(attended))
 
-    @property
-    def _fuses(self) -> bool:
-        return self.shape.activation == "gelu"
+    def _fuses(self, states: Tensor) -> bool:
+        known = self.norm == "post" and self.shape.activation == "gelu"
+        return known and has_kernels(states) and bool(self.untouched)
 
     def of_some(self, states: Tensor, packing: Packing, asking: Asking) -> Tensor:
-        """The states of some tokens of a batch [1, places, width], where kernels run."""
-        assert self._fuses
-        assert self.norm == "post"
+        """The states of some tokens of a batch, [1, places, width]."""
+        if not self._fuses(states):
+            every = self(states, Full() if packing.whole else packing).flatten(0, 1)
+            return take_rows(every, packing.stream(asking.places))[None]
         modules, rates = self._weights()
         return modules.run_for_some(states, packing, asking, self.shape.heads, rates, None)
 

@@ -1,7 +1,8 @@
 """Whether our Triton kernels run: every choice between them and plain torch is made here.
 
 They need a GPU that computes 16-bit floats, Triton and a C compiler. `kernels_allowed(False)`
-switches all of them off (`training.kernels=false`); plain torch computes the same.
+switches all of them off (`training.kernels=false`); plain torch computes the same. Those of layers
+read the weights of modules that they do not call: they run while these are `Untouched`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isthmus.nn.numerics import product_type
 from isthmus.progress import notice
@@ -20,6 +21,7 @@ from isthmus.progress import notice
 KERNELS = True  # the one switch
 _DEVICES = ("cuda",)
 _HALVES = (torch.bfloat16, torch.float16)
+_WHOLE = (nn.Parameter, Tensor, type(None))  # types of weights; those of others are subclasses
 
 
 @contextmanager
@@ -47,6 +49,36 @@ def has_half_kernels(numbers: Tensor, shared: int = 0) -> bool:
 def has_kernels(states: Tensor) -> bool:
     """Whether the kernels of layers run on these states, cast by autocast if that is on."""
     return has_triton(states.device) and product_type(states) in _HALVES
+
+
+class Untouched:
+    """Modules as they are now; true as long as each computes what its class and weights say.
+
+    Not with an adapter in the place of a module or with parametrised weights, nor with hooks, which
+    nobody would call, nor with weights that are sharded or quantised.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self._made = [
+            (module, type(module), tuple(module._modules.values())) for module in root.modules()
+        ]
+
+    def __bool__(self) -> bool:
+        # In few operations: hundreds of modules are asked in every step.
+        for module, kind, children in self._made:
+            weight = module._parameters.get("weight")
+            if (
+                type(module) is not kind
+                or (children and tuple(module._modules.values()) != children)
+                or module._forward_hooks
+                or module._forward_pre_hooks
+                or module._backward_hooks
+                or module._backward_pre_hooks
+                or type(weight) not in _WHOLE
+                or (weight is not None and "forward" in module.__dict__)
+            ):
+                return False
+        return True
 
 
 @lru_cache

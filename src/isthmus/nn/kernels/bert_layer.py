@@ -18,6 +18,7 @@ from isthmus.nn.architectures import (
     POST_NORM,
     LayerModules,
     LayerShape,
+    head_modules,
     layers_of,
 )
 from isthmus.nn.attention import Triple, packed_attention
@@ -214,6 +215,11 @@ class PostNormStack(NamedTuple):
         attended = shape.dropout if known.drops_attended else 0.0
         rates = Rates(shape.attention_dropout, attended, shape.dropout)
         layers = [PostNorm(*modules) for modules in layers_of(model)]
+        read = [model.base_model.embeddings.LayerNorm, *(part for each in layers for part in each)]
+        if head_modules(model) is not None:
+            read += map(model.get_submodule, known.transform or ())
+        if any(type(part) not in (nn.Linear, nn.LayerNorm) for part in read):
+            return None  # an adapter, say, whose weight is not all of it
         first = model.base_model.get_submodule(f"{known.layers}.0")
         return cls(layers, shape.heads, rates, first)
 
