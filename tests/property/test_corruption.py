@@ -172,23 +172,6 @@ def test_importance_spends_the_floor_of_its_rate(batch: list[OneText], rate: flo
         assert (labels != IGNORED).sum() == min(max(floor, 1), available)
 
 
-@settings(deadline=None)
-@given(st.sampled_from([*CORRUPTIONS, Nested]), BATCHES, SIDES)
-def test_a_rate_of_0_hides_nothing(
-    kind: type[Corruption], batch: list[OneText], side: Side
-) -> None:
-    before = collated([text.example() for text in batch])
-    if kind is Nested:
-        side = "decoder"
-        before |= prepared(part(Uniform, 0.0), before)
-    made = part(kind, 0.0, side)
-    hidden, labels = prepared(made, before).values()
-    assert torch.equal(hidden, before["input_ids"])
-    assert (labels == IGNORED).all()
-    assert made.labels_nothing()
-    assert made.most_labels(Step(before, VOCABULARY)) in (0, None)
-
-
 @pytest.mark.parametrize(
     ("available", "rate", "expected"),
     [(5, 0.3, 2), (15, 0.3, 4), (25, 0.3, 8), (95, 0.3, 28), (1, 0.15, 1), (0, 0.3, 0)],

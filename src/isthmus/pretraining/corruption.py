@@ -34,7 +34,7 @@ _TOKEN_BITS = 39
 class MaskingSettings(Settings):
     """How much is hidden, and what replaces it."""
 
-    rate: float = Field(0.30, ge=0, lt=1, description="share of non-special tokens chosen; 0: none")
+    rate: float = Field(0.30, gt=0, lt=1, description="share of non-special tokens chosen")
     mask_share: float = Field(0.8, ge=0, le=1, description="of the chosen, replaced by the mask")
     random_share: float = Field(0.1, ge=0, le=1, description="of the chosen, by a random token")
 
@@ -46,18 +46,13 @@ class MaskingSettings(Settings):
 
 
 def budget(maskable: Tensor, rate: float) -> Tensor:
-    """round(rate · n) of each row's n maskable tokens, at least 1 unless the rate is 0, as float64.
+    """round(rate · n) of each row's n maskable tokens, at least 1, as float64.
 
     In float32 it would be another number: 0.3 · 95 is 28.5 and rounds to 28, but there it is a
     little more, hence 29.
     """
     available = maskable.sum(1, dtype=torch.float64)
-    return torch.minimum((available * rate).round_().clamp_(min=least(rate)), available)
-
-
-def least(rate: float) -> int:
-    """How many tokens are hidden at least: one, unless the rate is 0."""
-    return 1 if rate else 0
+    return torch.minimum((available * rate).round_().clamp_(min=1), available)
 
 
 def choose_uniformly(maskable: Tensor, drawn: Tensor, amount: Tensor) -> Tensor:
@@ -151,10 +146,6 @@ class Corruption(Part, ABC):
     def labels(self, step: Step, chosen: Tensor) -> Tensor:
         """The token where one must be predicted, -100 elsewhere."""
         return torch.where(chosen, step["input_ids"], IGNORED)
-
-    def labels_nothing(self) -> bool:
-        """Whether no token of any text is there to be predicted."""
-        return getattr(self.settings, "rate", 1) == 0
 
     def prepare(self, step: Step) -> Batch:
         """Ids and labels, under the names of this side."""
@@ -251,7 +242,7 @@ _NOISE_STREAM = 6
 class ImportanceSettings(MaskingSettings):
     """How much chance there is in the choice, and which n-grams count."""
 
-    rate: float = Field(0.50, ge=0, lt=1, description="share of non-special tokens chosen; 0: none")
+    rate: float = Field(0.50, gt=0, lt=1, description="share of non-special tokens chosen")
     sigma: float = Field(1.0, ge=0, description="of the noise on every token's importance")
     minimum_count: int = Field(1, ge=1, description="rarer n-grams count as unrelated words")
 
@@ -296,7 +287,7 @@ class Importance(Corruption):
         available = maskable.sum(1, dtype=torch.float64)
         # 0.29 · 100 is 28.999999999999996 in binary; a hair more keeps the floor the decimal one.
         wanted = (available * self.settings.rate).add_(1e-9).floor_()
-        wanted.clamp_(min=least(self.settings.rate))
+        wanted.clamp_(min=1)
         ordered = scores.neg_().masked_fill_(special, torch.inf)
         return choose_smallest(ordered, torch.minimum(wanted, available))
 
@@ -329,7 +320,7 @@ def importance(pmi: Tensor, inside: Tensor) -> Tensor:
 class NestedSettings(MaskingSettings):
     """The decoder's rate in all, what it takes over from the encoder included."""
 
-    rate: float = Field(0.50, ge=0, lt=1, description="share of non-special tokens hidden in all")
+    rate: float = Field(0.50, gt=0, lt=1, description="share of non-special tokens hidden in all")
 
 
 @corruption("nested")
@@ -463,10 +454,6 @@ class Generator(Uniform):
             return super().labels(step, chosen)
         special = step.special()
         return torch.where(special, IGNORED, step["input_ids"])
-
-    def labels_nothing(self) -> bool:
-        """Whether only chosen tokens have a label, and none is chosen."""
-        return self.settings.labels == "chosen" and super().labels_nothing()
 
     @torch.no_grad()
     def hide(self, step: Step, chosen: Tensor) -> Tensor:

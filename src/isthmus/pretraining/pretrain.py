@@ -86,8 +86,6 @@ def _run(
             return final
         tokenizer, backbone = _start(settings, texts)
         say_what_changes(settings, parts)
-        for note in parts.notes:
-            notice(note)
         backbone.check_length(settings.max_length, "max_length")
         # Parts refuse a model that they cannot work with: before the corpus is read.
         task = PretrainTask(backbone, tokenizer, parts, settings.training.seed)

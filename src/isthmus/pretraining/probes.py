@@ -428,12 +428,6 @@ def ranked_tokens(corpus: TokenisedCorpus, rows: Rows, special: Tensor) -> Tenso
     return counts.argsort(descending=True, stable=True)
 
 
-class ProbeMaskingSettings(MaskingSettings):
-    """How much is hidden, and what replaces it."""
-
-    rate: float = Field(0.30, gt=0, lt=1, description="share of non-special tokens chosen")
-
-
 @probe("masked_lm")
 class MaskedLm(Probe):
     """Masked-LM loss: how well the encoder knows the language of the corpus.
@@ -441,8 +435,8 @@ class MaskedLm(Probe):
     Mean cross-entropy at uniformly masked tokens; always the same ones, for every recipe.
     """
 
-    Settings = ProbeMaskingSettings
-    settings: ProbeMaskingSettings
+    Settings = MaskingSettings
+    settings: MaskingSettings
     better = "lower"
 
     def __call__(self, task: PretrainTask, held_out: HeldOut) -> dict[str, float]:

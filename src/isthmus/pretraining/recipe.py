@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from isthmus.errors import SettingsError
@@ -28,7 +28,6 @@ class Parts:
     decoder: Decoder | None
     decoder_corruption: Corruption | None
     objectives: dict[str, Objective]
-    notes: tuple[str, ...] = ()  # what the settings name and nothing comes of
 
     @property
     def vector(self) -> Vector:
@@ -63,7 +62,6 @@ def assemble(settings: PretrainSettings) -> Parts:
         parts.corruption.beside(None)
     if parts.decoder_corruption is not None:
         parts.decoder_corruption.beside(parts.corruption)
-    parts = _without_labels(parts)
     provided = set(parts.view.provides)
     named: list[tuple[str, Part | None]] = [
         ("corruption", parts.corruption),
@@ -79,35 +77,6 @@ def assemble(settings: PretrainSettings) -> Parts:
             provided |= found.provides
     _check_used(named)
     return parts
-
-
-def _without_labels(parts: Parts) -> Parts:
-    """The parts without losses over labels that a mask rate of 0 never makes, and what they need.
-
-    CoT-MAE's table 3 has such an encoder: its decoder alone learns to predict.
-    """
-    encoder, decoder = parts.corruption, parts.decoder_corruption
-    empty = {"labels"} if encoder is not None and encoder.labels_nothing() else set()
-    copies = parts.decoder is not None and "labels" in parts.decoder.requires and empty
-    if copies or (decoder is not None and decoder.labels_nothing()):
-        empty |= {"decoder_labels"}
-    gone = [name for name, objective in parts.objectives.items() if objective.requires & empty]
-    if not gone:
-        return parts
-    left = {name: part for name, part in parts.objectives.items() if name not in gone}
-    where = "corruption.rate" if "labels" in empty else "decoder_corruption.rate"
-    if not left:
-        raise SettingsError(
-            f"{where} = 0 leaves nothing to predict: {', '.join(gone)} would be 0",
-            f"--set {where}=0.3, or --set objectives.bag_of_words.weight=1.0",
-        )
-    note = f"{where} = 0: nothing is hidden, so there is no loss {' and no '.join(gone)}"
-    changed = replace(parts, objectives=left, notes=(note,))
-    needed = {field for objective in left.values() for field in objective.requires}
-    if changed.decoder is None or needed & changed.decoder.provides:
-        return changed
-    note += "; without it the decoder is left out"
-    return replace(changed, bottleneck=None, decoder=None, decoder_corruption=None, notes=(note,))
 
 
 class _Backbone(Part):

@@ -134,8 +134,6 @@ class Step:
         """
         if "regular" not in self:
             return None
-        if not rate:
-            return 0
         texts, tokens = len(self["input_ids"]), len(self["regular"])
         # A hair more: a whole number must not fall below itself.
         most = math.floor(rate * tokens + max(0.5, 1 - rate) * texts + 1e-6)
