@@ -85,9 +85,7 @@ def test_documents_of_one_span_fall_back_and_are_counted(
     texts = ["ba do ke"] * 30 + ["ba do ke li mu na po ri su te. " * 4] * 10
     corpus = write_corpus(tmp_path / "corpus.jsonl", texts)
     command = pretrain(recipe, "view.span=24", "training.max_steps=5", corpus=corpus)
-    ended = commands.succeed(*command)
-    assert "30 of 40 documents have one span only: both sides see the same text" in ended.stderr
-    assert "a smaller view.span gives more pairs" in ended.stderr
+    commands.succeed(*command)
     log = json.loads((tmp_path / "output" / "isthmus.json").read_text())["results"]["log"]
     shares = [entry["view/one_span"] for entry in log if "loss" in entry]
     assert len(shares) == 5
