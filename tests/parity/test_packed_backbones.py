@@ -207,13 +207,13 @@ def test_a_batch_without_padding_needs_no_mask(kind: str, lengths: list[int], wa
     backbone = random_backbone(kind, "sdpa")
     ids, mask = padded_batch(lengths)
     asked: list[dict[str, Any]] = []
-    backbone.encoder.register_forward_pre_hook(
-        lambda *call: asked.append(call[2]), with_kwargs=True
-    )
+    if way != "own layers":  # they step aside for hooks
+        backbone.encoder.register_forward_pre_hook(
+            lambda *call: asked.append(call[2]), with_kwargs=True
+        )
     packed, padded = both_ways(backbone, lambda b: b(ids, mask))
     torch.testing.assert_close(packed, padded, rtol=1e-5, atol=1e-5)
-    if way == "own layers" and backbone.own_layers is not None:
-        assert len(asked) == 1, "the layers of transformers meet what is padded alone"
+    if way == "own layers":
         return
     assert ("packing" in asked[0]) is (kind == "modernbert"), "where it would make a window"
     assert ("attention_mask" in asked[0]) is (kind in ("modernbert", "mpnet"))
