@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from isthmus.config.models import on_this_disk
+from isthmus.indexes.ragged import Both, Ragged, TokenVectors, with_different_pieces
 from isthmus.records import Document
 from isthmus.retrieval.index import index
 from isthmus.retrieval.searcher import Searcher, open_searcher
@@ -24,14 +26,15 @@ from isthmus.text.truncation import CutTexts
 
 @dataclass
 class WordEncoder:
-    """Counts words into buckets."""
+    """Counts words into buckets; the vector of a word is its bucket."""
 
     name: str = "words"
     fingerprint: str = "words-1"
     dimension: int = 97
     kind: str = "dense"
     similarity: str = "dot"
-    encoded: int = 0
+    read: list[str] = field(default_factory=list)  # documents, shared with that `with_tokens`
+    gives_tokens: bool = False
     cut_texts: CutTexts = field(default_factory=lambda: CutTexts(100))
     assumed: str = ""
 
@@ -41,7 +44,12 @@ class WordEncoder:
 
     @property
     def tokenizer(self) -> SimpleNamespace:
-        return SimpleNamespace(fingerprint="words", starts=word_starts)
+        return SimpleNamespace(
+            fingerprint="words",
+            starts=word_starts,
+            regular_ids=np.arange(self.dimension),
+            backend=SimpleNamespace(decode=lambda ids: " ".join(map(str, ids))),
+        )
 
     def described(self) -> dict[str, Any]:
         return {"kind": self.kind}
@@ -49,16 +57,34 @@ class WordEncoder:
     def has_tokens(self, text: str) -> bool:
         return bool(text.split())
 
-    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
-        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        for row, text in enumerate(texts):
-            for word in text.lower().split():
-                vectors[row, crc32(word.encode()) % self.dimension] += 1
-        return vectors
+    @property
+    def encoded(self) -> int:
+        return len(self.read)
 
-    def encode_documents(self, documents: Sequence[Document], progress: bool = False) -> np.ndarray:
-        self.encoded += len(documents)
-        return self.encode_queries([document.contents(True) for document in documents])
+    def with_tokens(self) -> WordEncoder:
+        both = copy(self)
+        both.gives_tokens = True
+        return both
+
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        words = [
+            np.array([crc32(word.encode()) % self.dimension for word in text.lower().split()], int)
+            for text in texts
+        ]
+        each = np.eye(self.dimension, dtype=np.float32)
+        vectors = np.stack([each[some].sum(0) for some in words])
+        if not self.gives_tokens:
+            return vectors
+        pieces = Ragged.of(words, np.empty(0, dtype=int))
+        return Both(vectors, TokenVectors(Ragged(each[pieces.values], pieces.starts), pieces))
+
+    def encode_documents(self, documents: Sequence[Document], progress: bool = False) -> Any:
+        # Without the texts that are drawn, of which the centre of token vectors is.
+        self.read.extend(document.id for document in documents if document.id)
+        found = self.encode_queries([document.contents(True) for document in documents])
+        if not isinstance(found, Both):
+            return found
+        return Both(found.vectors, with_different_pieces(found.tokens))
 
     def encode_blocks(self, blocks: Iterable[Sequence[Document]], encoded: Any = None) -> Any:
         return ((block, self.encode_documents(block)) for block in blocks)

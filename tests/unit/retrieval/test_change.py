@@ -79,17 +79,8 @@ def test_documents_are_encoded_as_the_others_were(
     folder: Path, more: str, encoder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = json.loads((folder / "manifest.json").read_text())
-    values["fields"]["dense"]["encoder"]["backend"] = "onnx-int8"
-    values["fields"]["second"] = values["fields"]["dense"]
-    for segment in values["segments"]:
-        segment["fields"]["second"] = segment["fields"]["dense"]
-        files = segment["files"].items()
-        segment["files"] = {
-            name.replace("dense", one): file for name, file in files for one in ("dense", "second")
-        }
-        place = folder / "segments" / segment["name"]
-        (place / "second").mkdir()
-        (place / "second" / "vectors.npy").hardlink_to(place / "dense" / "vectors.npy")
+    for name in ("dense", "tokens"):
+        values["fields"][name]["encoder"]["backend"] = "onnx-int8"
     (folder / "manifest.json").write_text(json.dumps(sealed(values)))
     loaded = []
 
@@ -128,7 +119,7 @@ def test_sync_decides_by_text_title_and_metadata(tmp_path: Path, encoder: Any) -
     write(tmp_path / "c.jsonl", [*records[:5], {"_id": "new", "text": "new"}])
     would = sync(folder, source, dry_run=True)
     assert read_manifest(folder).documents == 6
-    encoder.encoded = 0
+    encoder.read.clear()
     done = sync(folder, source, compact=True)
     assert (done.added, done.changed, done.deleted) == (("new",), ("d1", "d2", "d3"), ("d5",))
     assert (would.added, would.changed, would.deleted) == (done.added, done.changed, done.deleted)

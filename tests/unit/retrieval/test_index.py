@@ -28,11 +28,13 @@ def test_words_alone_and_words_with_vectors(corpus: str, tmp_path: Path, encoder
     assert (list(words.fields), words.documents, words.passages) == (["bm25"], 5, None)
     (tmp_path / "model").mkdir()
     found = read_manifest(index(corpus, tmp_path / "both", f"{tmp_path}/./model"))
-    assert list(found.fields) == ["bm25", "dense"]
+    assert list(found.fields) == ["bm25", "dense", "tokens"]
     assert found.encoders["dense"].name == str(tmp_path / "model")
     assert encoder.encoded == 5, "each text once"
     alone = index(corpus, tmp_path / "alone", "model", settings={"bm25": False})
-    assert list(read_manifest(alone).fields) == ["dense"]
+    assert list(read_manifest(alone).fields) == ["dense", "tokens"]
+    vector = index(corpus, tmp_path / "vector", "model", settings={"tokens": False})
+    assert list(read_manifest(vector).fields) == ["bm25", "dense"]
 
 
 def test_one_encoder_fills_several_sizes(corpus: str, tmp_path: Path, sparse_encoder: Any) -> None:
@@ -108,7 +110,7 @@ def test_a_field_is_added_to_an_index_that_is_there(
     assert asked[0] == asked[1]
     encoder.fingerprint = "words-2"
     index(corpus, words, "words")
-    assert list(read_manifest(words).fields) == ["bm25", "dense", "words"]
+    assert list(read_manifest(words).fields) == ["bm25", "dense", "tokens", "words", "words-tokens"]
     assert search(words, "snow", settings=SearchSettings(use="words"))[0].id == "d4"
 
 

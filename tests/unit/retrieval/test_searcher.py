@@ -27,12 +27,12 @@ QUERIES = [Query("q1", "river"), Query("q2", "snow")]
 
 
 def test_every_field_answers_alone_and_with_the_others(folder: Path, encoder: Any) -> None:
-    for use in ("bm25", "dense", None):
+    for use in ("bm25", "dense", "tokens", None):
         searcher = open_searcher(folder, use)
         one, two = searcher.search(QUERIES, depth=2)
         assert (one.query_id, two.query_id, len(one)) == ("q1", "q2", 2)
         assert two.document_ids[0] == "d4"
-        assert searcher.fields == ((use,) if use else ("bm25", "dense"))
+        assert searcher.fields == ((use,) if use else ("bm25", "dense", "tokens"))
     with pytest.raises(SettingsError, match="no field 'dens'") as caught:
         open_searcher(folder, "dens")
     assert "dense" in caught.value.expected
@@ -57,7 +57,7 @@ def test_an_encoder_that_filled_several_fields_is_loaded_and_asked_once(
 def test_mismatch_is_refused_when_built(bm25: Searcher, both: Searcher, encoder: Any) -> None:
     other = replace(encoder, name="others", fingerprint="words-2")
     with pytest.raises(MismatchError) as caught:
-        Searcher(both.index, {"dense": other})
+        Searcher(both.index, {"dense": other, "tokens": other})
     assert "the index was filled by the encoder 'model', this is 'others'" in caught.value.what
     assert "(fingerprint words-2, not words-1)" in caught.value.what
     assert "-s model=" in caught.value.fix
@@ -83,7 +83,8 @@ def named_by(folder: Path, name: str) -> Path:
     shutil.copytree(folder, received)
     file = received / "manifest.json"
     manifest = json.loads(file.read_text())
-    manifest["fields"]["dense"]["encoder"]["name"] = name
+    for field in ("dense", "tokens"):
+        manifest["fields"][field]["encoder"]["name"] = name
     file.write_text(json.dumps(sealed(manifest)))
     return received
 
@@ -259,7 +260,7 @@ def test_fusion_is_of_the_fields_by_their_weights(folder: Path) -> None:
         fused = open_searcher(folder, fusion={"fusion": fusion})
         assert fused.search(QUERIES)[1].document_ids[0] == "d4"
         assert len(fused.search(QUERIES, depth=1)[0]) == 1
-        how = {"fusion": fusion, "weights": {"dense": 0.0}}
+        how = {"fusion": fusion, "weights": {"dense": 0.0, "tokens": 0.0}}
         alone = open_searcher(folder, fusion=how)
         assert alone.fields == ("bm25",)
         assert alone.search(QUERIES) == bm25
@@ -268,8 +269,9 @@ def test_fusion_is_of_the_fields_by_their_weights(folder: Path) -> None:
 def test_fusion_answers_with_the_best_of_all_that_was_found(
     both: Searcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Second of both, and first of neither."""
-    found = [Ranking("q", ids, (3.0, 2.5, 0.0)) for ids in (("a", "b", "c"), ("c", "b", "a"))]
+    """Second of all, and first of none."""
+    orders = ("a", "b", "c"), ("c", "b", "a"), ("d", "b", "a")
+    found = [Ranking("q", ids, (3.0, 2.5, 0.0)) for ids in orders]
     components = {name: [one] for name, one in zip(both.fields, found, strict=True)}
     assert both.fused(components, 1)[0].document_ids == ("b",)
 
@@ -283,8 +285,8 @@ def test_what_one_field_can_read_is_answered(both: Searcher) -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"other": 1.0}, "no field 'other'"), ({"bm25": 0.0, "dense": 0.0}, "all weights are 0"),
-        ({"dense": -1.0}, "is below 0"),
+        ({"other": 1.0}, "no field 'other'"), ({"dense": -1.0}, "is below 0"),
+        (dict.fromkeys(("bm25", "dense", "tokens"), 0.0), "all weights are 0"),
     ],
 )  # fmt: skip
 def test_impossible_weights(folder: Path, weights: dict[str, float], message: str) -> None:
@@ -297,7 +299,7 @@ def test_a_filter_is_applied_before_the_first_are_chosen(tmp_path: Path, encoder
     corpus = tmp_path / "years.jsonl"
     corpus.write_text("".join(f"{json.dumps(one)}\n" for one in records))
     folder = index(str(corpus), tmp_path / "index", "model")
-    for use in (None, "bm25", "dense"):
+    for use in (None, "bm25", "dense", "tokens"):
         settings = SearchSettings(use=use, k=5)
         for chosen in ({"year": {"$gte": 2037}}, ["year>=2037"]):
             hits = search(folder, "river", filter=chosen, settings=settings)

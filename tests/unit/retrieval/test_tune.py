@@ -135,7 +135,7 @@ def write_judged(folder: Path, judged: dict[str, str]) -> None:
 
 @pytest.fixture
 def indexed(collection: Path, tmp_path: Path, encoder: object) -> Path:
-    return index(str(collection), tmp_path / "both", "model")
+    return index(str(collection), tmp_path / "both", "model", settings={"tokens": False})
 
 
 def test_searches_use_the_weights_that_were_found(indexed: Path, collection: Path) -> None:
