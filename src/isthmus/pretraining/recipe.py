@@ -47,11 +47,11 @@ def assemble(settings: PretrainSettings) -> Parts:
     """The parts a recipe names; raises if one requires what nothing provides."""
     parts = Parts(
         view=_part(VIEWS, settings.view, "view"),
-        corruption=_corruption(settings.corruption, "corruption", "encoder"),
+        corruption=_part(CORRUPTIONS, settings.corruption, "corruption", "encoder"),
         bottleneck=_part(BOTTLENECKS, settings.bottleneck, "bottleneck"),
         decoder=_part(DECODERS, settings.decoder, "decoder"),
-        decoder_corruption=_corruption(
-            settings.decoder_corruption, "decoder_corruption", "decoder"
+        decoder_corruption=_part(
+            CORRUPTIONS, settings.decoder_corruption, "decoder_corruption", "decoder"
         ),
         objectives={
             name: _part(OBJECTIVES, {"name": name, **inner}, f"objectives.{name}")
@@ -84,39 +84,23 @@ class _Backbone(Part):
     requires = frozenset({"input_ids", "attention_mask"})
 
 
-def _corruption(chosen: Mapping[str, Any] | None, where: str, side: Side) -> Corruption | None:
+def _part(registry: Registry, chosen: Mapping[str, Any] | None, where: str, *side: Side) -> Any:
+    """The part that a recipe names, with its settings; a corruption is of a side."""
     if chosen is None:
         return None
-    part: type[Corruption] = CORRUPTIONS.load(_name(CORRUPTIONS, chosen, where), where)
-    if side not in part.sides:
-        raise SettingsError(
-            f"{where}: {chosen['name']} works on the {part.sides[0]}'s side only",
-            f"choose one of these for {where}",
-            ", ".join(name for name in CORRUPTIONS.names() if side in CORRUPTIONS.load(name).sides),
-        )
-    return part(part.Settings.parse(_inner(chosen), where, under=where), side)
-
-
-def _part(registry: Registry, chosen: Mapping[str, Any] | None, where: str) -> Any:
-    if chosen is None:
-        return None
-    part = registry.load(_name(registry, chosen, where), where)
-    return part(part.Settings.parse(_inner(chosen), where, under=where))
-
-
-def _inner(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in chosen.items() if key != "name"}
-
-
-def _name(registry: Registry, chosen: Mapping[str, Any], where: str) -> str:
-    name = chosen.get("name")
+    values = dict(chosen)
+    name = values.pop("name", None)
     if not isinstance(name, str):
+        known = ", ".join(registry.names())
+        raise SettingsError(f"{where} has no name", f"write {where}: {{name: …}}", known)
+    part = registry.load(name, where)
+    if side and side[0] not in part.sides:
         raise SettingsError(
-            f"{where} has no name",
-            f"write {where}: {{name: …}}",
-            ", ".join(registry.names()),
+            f"{where}: {name} works on the {part.sides[0]}'s side only",
+            f"choose one of these for {where}",
+            ", ".join(one for one in registry.names() if side[0] in registry.load(one).sides),
         )
-    return name
+    return part(part.Settings.parse(values, where, under=where), *side)
 
 
 def _check(part: Part, where: str, provided: set[str]) -> None:
