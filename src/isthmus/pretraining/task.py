@@ -139,19 +139,21 @@ class PretrainTask(Task):
         overwrite(wanted, found)
 
     def continue_from(self, folder: Path) -> None:
-        """Takes over the weights of the same names and shapes that an earlier run left."""
+        """Takes over what an earlier run left of the same shape: bottleneck, decoder, its head."""
         file, wanted = folder / PARTS_FILE, self._parts_state()
         if not wanted or not file.is_file():
             return
-        found = {
-            name: value
-            for name, value in stored(file).items()
-            if name in wanted and wanted[name].shape == value.shape
-        }
-        overwrite(wanted, found)
-        new = ", ".join(sorted({_place(name) for name in wanted.keys() - found.keys()}))
-        taken = ", ".join(sorted(set(map(_place, found)))) or "nothing"
-        notice(f"continued from {file}: {taken}" + (f"; untrained: {new}" if new else ""))
+        earlier = stored(file)
+        taken, fresh = [], []
+        for place in dict.fromkeys(map(_place, wanted)):
+            own, found = _at(place, wanted), _at(place, earlier)
+            if _shapes(own) == _shapes(found):
+                overwrite(own, found)
+                taken.append(place)
+            else:
+                fresh.append(place)
+        untrained = f"; untrained: {', '.join(fresh)}" if fresh else ""
+        notice(f"continued from {file}: {', '.join(taken) or 'nothing'}{untrained}")
 
     def _parts_state(self) -> dict[str, Tensor]:
         modules = {"bottleneck": self.bottleneck, "decoder": self.decoder, **self.heads}
@@ -191,13 +193,17 @@ def stored(file: Path) -> dict[str, Tensor]:
 def overwrite(wanted: State, found: State) -> None:
     """Overwrites the wanted weights, in place, by those found."""
     with torch.no_grad():
-        for name, value in found.items():
-            wanted[name].copy_(value)
+        for name, value in wanted.items():
+            value.copy_(found[name])
 
 
 def _place(name: str) -> str:
     """Where a weight is: bottleneck, decoder, or the head that some decoders have of their own."""
     return "the decoder's head" if ".own_head." in name else f"the {name.partition('.')[0]}"
+
+
+def _at(place: str, state: State) -> State:
+    return {name: value for name, value in state.items() if _place(name) == place}
 
 
 def _shapes(state: State) -> dict[str, torch.Size]:
