@@ -147,8 +147,8 @@ class Index:
     ) -> dict[str, float]:
         """These documents or passages by the token vectors of one query.
 
-        A document that is cut scores as its best passage does. `encode` gives the token vectors of
-        texts where the field stores none.
+        A document that is cut scores as its best passage does; what has no tokens is left out.
+        `encode` gives the token vectors of texts where the field stores none.
         """
         from isthmus.indexes.tokens.codes import compressed
         from isthmus.indexes.tokens.field import TokensSearch, scores
@@ -171,7 +171,8 @@ class Index:
                 stored = compressed(about, vectors)
                 (values,) = scores(about, prepared, stored, np.arange(len(rows)))
             for name, value in zip(names, values.tolist(), strict=True):
-                found[name] = max(value, found.get(name, value))
+                if value > -np.inf:
+                    found[name] = max(value, found.get(name, value))
         return found
 
     @cached_property

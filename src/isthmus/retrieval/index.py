@@ -394,15 +394,11 @@ def _wanted(encoder: Any, settings: IndexSettings) -> Iterator[tuple[str, Settin
         for size in settings.sparse_sizes:
             yield "sparse", settings.sparse.model_copy(update={"terms": size})
         return
-    if encoder.kind == "dense":
+    plain = encoder.kind == "dense"
+    if plain:
         yield "dense", settings.dense
-    if settings.tokens is False and encoder.kind == "tokens":
-        raise SettingsError(
-            f"tokens = false, but {encoder.name!r} gives nothing but token vectors",
-            "leave one of both out",
-        )
-    if settings.tokens is not False:
-        chosen, plain = settings.tokens, encoder.kind == "dense"
+    if settings.tokens is not False or not plain:
+        chosen = settings.tokens or TokensSettings()
         pooling, bits = chosen.pooling or (2 if plain else 1), chosen.bits or (2 if plain else 4)
         yield "tokens", chosen.model_copy(update={"pooling": pooling, "bits": bits})
 

@@ -32,6 +32,7 @@ from isthmus.indexes.manifest import (
     DenseField,
     FieldAbout,
     Manifest,
+    TokensSettings,
     index_folder,
     is_index,
     read_manifest,
@@ -310,13 +311,16 @@ class Searches:
             else:
                 notice(f"{name}: its index is kept in {cache_folder()}")
                 index(self.corpus, folder, model, overwrite=True, settings=chosen)
-        (field,) = read_manifest(folder).fields
+        field, *_ = read_manifest(folder).fields
         return self._searched(_open(folder, field, model))
 
     def _settings_of(self, part: Part) -> IndexSettings:
         """The settings of an index of this part alone, without what would be refused or unused."""
         if part != BM25:
-            return self.settings.model_copy(update={"bm25": False, "sparse_sizes": []})
+            # A dense model is its one vector: tokens are a view of their own, of an index.
+            tokens = self.settings.tokens != TokensSettings() and self.settings.tokens
+            alone = {"bm25": False, "sparse_sizes": [], "tokens": tokens}
+            return self.settings.model_copy(update=alone)
         kept = ("titles", "block_size", "memory", *ReadingSettings.model_fields)
         values = {name: getattr(self.settings, name) for name in kept}
         return IndexSettings(**values, bm25=self.settings.bm25 or Bm25Settings())

@@ -155,7 +155,7 @@ def test_an_index_filled_in_integers(
     folder = index(corpus, tmp_path / "int8", model, settings=settings)
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("onnx-int8: 2 documents have cosines of 0.9") == 1, "once, of the first block"
-    (origin,) = read_manifest(folder).encoders.values()
+    origin, *_ = read_manifest(folder).encoders.values()
     assert origin.backend == "onnx-int8"
     with pytest.raises(IsthmusError, match=r"differs in fields\.\w+\.encoder\.backend"):
         index(corpus, folder, model)

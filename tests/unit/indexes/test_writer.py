@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_the_index_as_it_was(
     with IndexWriter(folder) as opened:
         stopped = full(at)
         with monkeypatch.context() as patch:
-            for place in ("arrays", "documents", "dense.builder", "sparse.builder", "columns"):
+            for place in ("arrays", "documents", "sparse.builder", "columns"):
                 patch.setattr(f"isthmus.indexes.{place}.flush", stopped)
             with pytest.raises(OutputError, match="no space left"):  # noqa: PT012
                 add(opened, "w")

@@ -50,7 +50,7 @@ def evaluate(
         if test.spec != indexed:  # else another split of the same documents
             shutil.rmtree(folder, ignore_errors=True)
             began = time.monotonic()
-            how = {"bm25": False, "passages": False, "problems": "skip"}
+            how = {"bm25": False, "tokens": False, "passages": False, "problems": "skip"}
             index(test.spec, folder, encoder, settings=how)
             indexed, seconds = test.spec, time.monotonic() - began
             (field,) = read_manifest(folder).fields

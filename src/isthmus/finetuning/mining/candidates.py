@@ -109,7 +109,7 @@ class TrainingCorpus:
 
         `fingerprint` identifies the model and the settings that change results.
         """
-        chosen = IndexSettings(passages=False, **settings, **dict(self.reading))
+        chosen = IndexSettings(passages=False, tokens=False, **settings, **dict(self.reading))
         corpus: Corpus = open_corpus(self.spec, chosen.account())
         if (cutter := self.cutter) is not None:
             corpus = PassageCorpus(corpus, lambda: cutter)

@@ -23,6 +23,7 @@ Codes = npt.NDArray[np.uint8]
 _SEED = 1
 _STEP = {2: 0.9957, 4: 0.3352}
 """Between neighbouring levels, in root mean squares, by the number of bits."""
+_EXACT = 1 << 24  # up to here, float32 adds whole numbers without rounding, in any order
 _CACHED = 512  # vectors that are turned and packed while they are in the cache of a core
 _TINY = np.finfo(np.float32).tiny
 
@@ -107,27 +108,42 @@ def levels_of(codes: Codes, width: int, bits: int) -> Floats:
 
 @dataclass(frozen=True)
 class Asked:
-    """The tokens of a query as stored vectors are multiplied with them, and their weights."""
+    """The tokens of a query as stored vectors are multiplied with them, and their weights.
+
+    Columns are whole numbers of a unit, so small that products with levels are exact: the score of
+    a text does not depend on what else is compared with the query, or on the machine.
+    """
 
     columns: Floats
     lowest: Floats
+    units: Floats
     added: Floats
-    weights: Floats
+    weights: npt.NDArray[np.float64]
 
     @classmethod
     def of(cls, about: TokensField, tokens: Floats, weights: Floats) -> Asked:
         """Those of a query whose vectors are to meet those of a field."""
-        step = np.float32(_STEP[about.bits])
-        columns = step * (tokens @ rotation(about.dimension)).T
-        lowest = np.float32(((1 << about.bits) - 1) / 2) * columns.sum(0)
+        columns = (tokens @ rotation(about.dimension)).T
+        top = (1 << about.bits) - 1
+        most = max(1, _EXACT // (top * about.dimension))
+        units = np.maximum(np.abs(columns).max(axis=0), _TINY) / np.float32(most)
+        columns = np.rint(columns / units)
+        lowest = np.float32(top / 2) * columns.sum(axis=0)
         centre = np.array(about.centre, dtype=np.float32)
-        return cls(np.ascontiguousarray(columns), lowest, tokens @ centre, weights)
+        return cls(
+            np.ascontiguousarray(columns),
+            lowest,
+            np.float32(_STEP[about.bits]) * units,
+            tokens @ centre,
+            weights.astype(np.float64),
+        )
 
     def products(self, levels: Floats, scales: npt.NDArray[np.float16]) -> Floats:
         """The product of each stored vector, a row, with each token of the query."""
         found: Floats = levels @ self.columns
         found -= self.lowest
         found *= scales.astype(np.float32)[:, None]
+        found *= self.units
         found += self.added
         return found
 

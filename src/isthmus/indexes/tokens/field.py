@@ -26,7 +26,7 @@ PIECES, PIECE_STARTS, HOLDING = "pieces.npy", "piece_starts.npy", "holding.npy"
 FILES = (CODES, SCALES, STARTS, PIECES, PIECE_STARTS, HOLDING)
 """The vectors; the word pieces of each text, ascending, and how many texts hold each."""
 _AT_ONCE = 1 << 12  # stored vectors that are compared with queries
-_NOTHING = -1.0  # the score of a text without tokens
+_NOTHING = -np.inf  # the score of a text without tokens, and of all for a query without any
 
 
 class TokensSearch:
@@ -74,18 +74,18 @@ class TokensSearch:
     def answers(
         self, queries: list[Asked], depth: int, mask: Mask, floors: npt.NDArray[np.float64]
     ) -> list[Answer]:
-        """The best rows of each query; all that are in the mask are scored."""
+        """The best rows of each query; all that are in the mask and have tokens are scored."""
         rows = np.arange(self._rows) if mask is None else np.flatnonzero(mask)
         every = self.scores(queries, rows)
         found = []
         for scores, floor in zip(every, floors, strict=True):
-            near = np.flatnonzero(scores >= floor)
+            near = np.flatnonzero((scores >= floor) & (scores > _NOTHING))
             chosen = near[best(scores[near], self._ranks(rows[near]), depth)]
             found.append((rows[chosen], scores[chosen]))
         return found
 
     def scores(self, queries: Sequence[Asked], rows: Rows) -> npt.NDArray[np.float64]:
-        """The score of each of these rows, for each query."""
+        """The score of each of these rows, for each query; -inf of one without tokens."""
         return scores(self._about, queries, self._stored, rows)
 
     def nearest(self, query: Asked, row: int) -> Floats:
@@ -98,7 +98,7 @@ class TokensSearch:
 def scores(
     about: TokensField, queries: Sequence[Asked], stored: StoredTokens, rows: Rows
 ) -> npt.NDArray[np.float64]:
-    """The score of each of these texts, for each query."""
+    """The score of each of these texts, for each query; -inf of one without tokens."""
     found = np.full((len(queries), len(rows)), _NOTHING)
     lengths = stored.starts[rows + 1] - stored.starts[rows]
     there = np.flatnonzero(lengths)
@@ -116,7 +116,7 @@ def scores(
         for number, query in enumerate(queries):
             if len(query.weights):
                 near = np.maximum.reduceat(query.products(levels, scales), starts, axis=0)
-                found[number, part] = near.astype(np.float64) @ query.weights
+                found[number, part] = (near * query.weights).sum(axis=1)  # each row by itself
         first = last
     return found
 
