@@ -147,7 +147,7 @@ class Searcher:
         for name in self.fields:
             if name not in self.finding:
                 first = first or self._first(found, depth)
-                found[name] = self._compared(name, asked, first, vectors)
+                found[name] = self.compared(name, asked, first, vectors)
         return found
 
     def _first(self, found: Mapping[str, Sequence[Ranking]], depth: int) -> list[Ranking]:
@@ -157,14 +157,15 @@ class Searcher:
             count = max(count, depth)
         return self._fused(found, self.finding, count)
 
-    def _compared(
+    def compared(
         self,
         field: str,
         asked: Sequence[Query],
         first: Sequence[Ranking],
-        vectors: Callable[[str, Sequence[Query]], Any],
+        vectors: Callable[[str, Sequence[Query]], Any] | None = None,
     ) -> list[Ranking]:
-        """How the token vectors of a field rank what other fields found first."""
+        """How the token vectors of a field rank the documents of each of these rankings."""
+        vectors = vectors or self.vectors(asked)
         read = [query for query in asked if self.reads(field, query.text)]
         places = {query.id: place for place, query in enumerate(read)}
         given = vectors(field, read) if read else None

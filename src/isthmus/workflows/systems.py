@@ -1,8 +1,9 @@
 """The one way from a system to its rankings, for all that compares systems.
 
 A system is a model, an index, a field of one (`docs.idx/sparse-16`), a run, BM25, or several of
-them fused. Indexes that are made for a comparison are kept in the cache folder under digests of all
-that they depend on, so that a second comparison only searches, and a killed one resumes.
+them fused (`bm25+MODEL+tokens`: with the token vectors of the model too). Indexes that are made for
+a comparison are kept in the cache folder under digests of all that they depend on, so that a second
+comparison only searches, and a killed one resumes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from isthmus.indexes.manifest import (
     DenseField,
     FieldAbout,
     Manifest,
-    TokensSettings,
+    TokensField,
     index_folder,
     is_index,
     read_manifest,
@@ -46,6 +47,8 @@ from isthmus.retrieval.passage_cutter import chosen_cutter
 from isthmus.retrieval.searcher import Retriever, Searcher, encoder_key, open_searcher
 
 _USUAL = IndexSettings()
+TOKENS = "tokens"
+"""The part of a fusion that compares the token vectors of its model with what the others found."""
 _MODEL_FILES = (".safetensors", ".bin", ".json", ".txt", ".model")
 
 
@@ -140,7 +143,7 @@ def _named_parts(name: str) -> tuple[Part, ...]:
             "of them joined by + (A+B)",
         )
     for part in parts:
-        known = part == BM25 or Path(part).exists()
+        known = part in (BM25, TOKENS) or Path(part).exists()
         if not known and difflib.get_close_matches(part.lower(), (BM25,), n=1, cutoff=0.7):
             raise SettingsError(
                 f"there is no system named {part!r}",
@@ -247,12 +250,14 @@ class Searches:
 
         Given runs are left as deep as they are, which measures without a cutoff depend on.
         """
-        rankings: dict[Part, Mapping[str, Ranking]] = {}
-        for part in dict.fromkeys(part for row in rows for part in row.parts):
-            rankings[part] = self.rankings(part)
+        with_tokens = {model_of(row) for row in rows if TOKENS in row.parts}
+        parts = dict.fromkeys(part for row in rows for part in row.parts if part != TOKENS)
+        rankings = {part: self.rankings(part, part in with_tokens) for part in parts}
         found = []
         for row in rows:
-            each = [rankings[part] for part in row.parts]
+            each = [rankings[part] for part in row.parts if part != TOKENS]
+            if TOKENS in row.parts:
+                each.append(self._compared(model_of(row), self._fused(each, fusion, depth)))
             best: Mapping[str, Ranking] = each[0]
             if len(each) == 1 and not is_run(row.parts[0]):
                 best = {query: one.top(depth) for query, one in each[0].items()}
@@ -260,6 +265,17 @@ class Searches:
                 best = self._fused(each, fusion, depth)
             found.append(Run(row.name, best))
         return found
+
+    def _compared(self, model: Part, others: Mapping[str, Ranking]) -> dict[str, Ranking]:
+        """The first documents of other parts, ranked by the token vectors of a model."""
+        searcher = self._searcher_of(model, with_tokens=True, tokens=True)
+        (field,) = searcher.fields
+        first = [
+            others.get(query.id, Ranking(query.id)).top(searcher.fusion.compared)
+            for query in self.queries
+        ]
+        found = searcher.compared(field, self.queries, first)
+        return {ranking.query_id: ranking for ranking in found}
 
     def _fused(
         self, each: Sequence[Mapping[str, Ranking]], fusion: str, depth: int
@@ -271,8 +287,11 @@ class Searches:
             for query in queries
         }
 
-    def rankings(self, part: Part) -> Mapping[str, Ranking]:
-        """The rankings of one part of a system, by query id."""
+    def rankings(self, part: Part, with_tokens: bool = False) -> Mapping[str, Ranking]:
+        """The rankings of one part of a system, by query id.
+
+        A model that has to be indexed is so `with_tokens` where a fusion will compare these.
+        """
         thing = part.thing if isinstance(part, Opened) else None
         if isinstance(thing, Run):
             return thing.rankings
@@ -288,44 +307,45 @@ class Searches:
             return self._searched(thing)
         if (place := index_at(part)) is not None:
             return self._searched(open_searcher(place.folder, place.field))
-        if (retriever := self._at_hand(part)) is not None:
-            return self._searched(retriever)
-        return self._indexed(part, thing)
+        return self._searched(self._searcher_of(part, with_tokens))
 
-    def _indexed(self, part: Part, encoder: Any) -> Mapping[str, Ranking]:
-        """The rankings of a model or of BM25, by an index in the cache."""
+    def _searcher_of(self, part: Part, with_tokens: bool, tokens: bool = False) -> Searcher:
+        """A searcher over the field of a model or of BM25, or over that of its token vectors."""
+        return self._at_hand(part, tokens) or self._indexed(part, with_tokens, tokens)
+
+    def _indexed(self, part: Part, with_tokens: bool, tokens: bool) -> Searcher:
+        """A searcher over a field of an index of this part alone, which is kept in the cache."""
         if self.corpus is None:
             raise SettingsError(
                 f"{part!r} has to be indexed, and an opened collection does not say where it is",
                 "give the collection by its path or name",
             )
-        chosen = self._settings_of(part)
+        name, model = (part, part) if isinstance(part, str) else (part.name, part.thing)
+        chosen = self._settings_of(part, with_tokens)
         settings = chosen.model_dump_json(exclude={"cluster"})
         key = digest(__version__, self.fingerprint, self.origin(part), settings)
         folder = cache_folder() / "indexes" / key
-        name = part if isinstance(part, str) else part.name
-        model: Any = encoder or part
         with one_at_a_time(folder):
             if is_index(folder):
                 notice(f"{name}: its index is in the cache")
             else:
                 notice(f"{name}: its index is kept in {cache_folder()}")
                 index(self.corpus, folder, model, overwrite=True, settings=chosen)
-        field, *_ = read_manifest(folder).fields
-        return self._searched(_open(folder, field, model))
+        first, *further = read_manifest(folder).fields
+        return _open(folder, further[0] if tokens and further else first, model)
 
-    def _settings_of(self, part: Part) -> IndexSettings:
+    def _settings_of(self, part: Part, with_tokens: bool) -> IndexSettings:
         """The settings of an index of this part alone, without what would be refused or unused."""
         if part != BM25:
-            # A dense model is its one vector: tokens are a view of their own, of an index.
-            tokens = self.settings.tokens != TokensSettings() and self.settings.tokens
-            alone = {"bm25": False, "sparse_sizes": [], "tokens": tokens}
-            return self.settings.model_copy(update=alone)
+            changes: dict[str, Any] = {"bm25": False, "sparse_sizes": []}
+            if not (with_tokens or gives_tokens_alone(part)):
+                changes["tokens"] = False
+            return self.settings.model_copy(update=changes)
         kept = ("titles", "block_size", "memory", *ReadingSettings.model_fields)
         values = {name: getattr(self.settings, name) for name in kept}
         return IndexSettings(**values, bm25=self.settings.bm25 or Bm25Settings())
 
-    def _at_hand(self, part: Part) -> Retriever | None:
+    def _at_hand(self, part: Part, tokens: bool) -> Searcher | None:
         """A searcher over a field in which this part has these documents already, if any."""
         name, model = (part, part) if isinstance(part, str) else (part.name, part.thing)
         for folder in self.indexes:
@@ -339,9 +359,13 @@ class Searches:
                     opened = _open(folder, field, model)
                 except MismatchError:  # other weights than those that filled it
                     continue
-                if model == BM25 or self._cuts_alike(manifest, opened.encoders[field]):
+                if model != BM25 and not self._cuts_alike(manifest, opened.encoders[field]):
+                    continue
+                if not tokens:
                     notice(f"{_short(name)}: it is in {folder} already")
                     return opened
+                if (beside := _tokens_of(manifest, about)) is not None:
+                    return _open(folder, beside, model)
         return None
 
     def _fits(self, found: FieldAbout, model: Any) -> bool:
@@ -357,7 +381,11 @@ class Searches:
         stored: Any = wanted.sparse
         if isinstance(found, DenseField):  # with a graph or without: it is searched exactly
             stored = wanted.dense.model_copy(update={"hnsw": found.settings.hnsw})
-        if found.settings != stored:
+        if not isinstance(found, TokensField) and found.settings != stored:
+            return False
+        if isinstance(found, TokensField) != gives_tokens_alone(
+            model if isinstance(model, str) else Opened("", model)
+        ):
             return False
         if isinstance(model, str):
             names = {full_name(model), full_name(model_folder(model, "the system"))}
@@ -373,6 +401,37 @@ class Searches:
 
     def _searched(self, retriever: Retriever) -> Mapping[str, Ranking]:
         return run_of("", retriever, self.queries, self.depth, Problems("skip")).rankings
+
+
+def model_of(row: System) -> Part:
+    """The model whose token vectors a row compares."""
+    models = [one for one in row.parts if one not in (BM25, TOKENS) and not is_run(one)]
+    if len(models) != 1 or index_at(models[0]) is not None:
+        raise SettingsError(
+            f"{row.name}: {TOKENS} are those of a model, and this fuses {len(models) or 'none'}",
+            f"name one: {BM25}+MODEL+{TOKENS}; an index with token vectors needs no {TOKENS}",
+        )
+    return models[0]
+
+
+def gives_tokens_alone(part: Part) -> bool:
+    """Whether a model has a vector for each token, and none for a text."""
+    if isinstance(part, Opened):
+        return getattr(part.thing, "kind", "") == TOKENS
+    from isthmus.encoders.layouts import layout_of
+
+    return layout_of(model_folder(part, "the system")) is not None
+
+
+def _tokens_of(manifest: Manifest, about: FieldAbout) -> str | None:
+    """The field of the token vectors of an encoder that filled another field."""
+    if about.encoder is None:
+        return None
+    for name, field in manifest.fields.items():
+        same = field.encoder and field.encoder.fingerprint == about.encoder.fingerprint
+        if same and isinstance(field, TokensField):
+            return name
+    return None
 
 
 def index_folders(parts: Sequence[Part]) -> list[Path]:
