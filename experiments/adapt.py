@@ -35,7 +35,8 @@ from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.model_settings import known_settings
 from isthmus.evaluation import compare, per_query
 from isthmus.finetuning.merge import set_average, weights_of
-from isthmus.finetuning.run_stage import run as run_stage
+from isthmus.finetuning.stages import resolve_stage
+from isthmus.finetuning.train import train
 from isthmus.records import Ranking, Run
 from isthmus.workflows.adapt import encoder_settings, stages
 from isthmus.workflows.adapt_settings import AdaptSettings
@@ -96,8 +97,8 @@ def labels(data: str, model: str, output: Path, seed: int, start: str, queries: 
     """Fine-tuning as `adapt --train-on` does it, from the adapted weights or the original ones."""
     sets = ["finetune.merge=null", *([f"finetune.queries={queries}"] if queries else [])]
     first, second = _stages(data, model, output, seed, sets, train_on=data)
-    begun = str(run_stage(first)) if start == "adapted" else model
-    final = run_stage(second.model_copy(update={"model": begun}))
+    begun = str(train(resolve_stage(first, {}))) if start == "adapted" else model
+    final = train(resolve_stage(second.model_copy(update={"model": begun}), {}))
     return measured(begun, str(final), data, (0.0, 0.5, 0.7, 1.0))
 
 

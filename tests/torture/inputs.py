@@ -150,8 +150,8 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
 def _settings(scratch: Path) -> dict[str, Target]:
     from isthmus.config.recipes import find_recipe, resolve, shipped_recipes
     from isthmus.evaluation import EvaluationSettings
-    from isthmus.finetuning import pipeline
     from isthmus.finetuning.settings import FinetuneSettings
+    from isthmus.finetuning.stages import assemble as stages_of
     from isthmus.pretraining.recipe import assemble
     from isthmus.pretraining.settings import PretrainSettings
     from isthmus.retrieval.index import IndexSettings
@@ -166,7 +166,7 @@ def _settings(scratch: Path) -> dict[str, Target]:
 
     def parsed(verb: str, values: dict[str, Any]) -> object:
         if verb == "finetune" and "stages" in values:
-            return pipeline.assemble(values, where="fuzz")
+            return stages_of(values, where="fuzz")
         model = next(model for model in models if model.verb == verb)
         settings = model.parse(values, "fuzz")
         return assemble(settings) if verb == "pretrain" else settings

@@ -31,6 +31,11 @@ from isthmus.errors import InputError, IsthmusError, OutputError
 from isthmus.progress import notice
 
 SNAPSHOT = "isthmus.json"
+IDLE = frozenset(
+    {"save_steps", "save_minutes", "save_total_limit", "report_to", "logging_steps",
+     "dataloader_num_workers"}
+)  # fmt: skip
+"""The settings of training that change no result: how it is watched and saved."""
 START = "start"  # an untrained model, made before training begins
 _LIBRARIES = (
     "torch", "transformers", "accelerate", "tokenizers", "safetensors", "numpy", "scipy",
@@ -376,12 +381,19 @@ def differences(one: Any, two: Any, path: str = "") -> list[str]:
     """The paths of what differs in two mappings of mappings, and may change a result."""
     if isinstance(one, dict) and isinstance(two, dict):
         found = []
-        # When checkpoints are written changes no result.
-        for key in sorted({*one, *two} - {"save_steps", "save_minutes"}):
+        for key in sorted({*one, *two} - IDLE):
             inner = f"{path}.{key}" if path else key
             found += differences(one.get(key), two.get(key), inner)
         return found
     return [] if one == two else [path]
+
+
+def may_change_results(identity: Any) -> Any:
+    """An identity without the settings that change no result."""
+    if isinstance(identity, Mapping):
+        kept = {key: value for key, value in identity.items() if key not in IDLE}
+        return {key: may_change_results(value) for key, value in kept.items()}
+    return identity
 
 
 def _snapshot(verb: str, identity: Mapping[str, Any], complete: bool) -> dict[str, Any]:

@@ -33,31 +33,14 @@ def finetune(
         if values.get("stages") is None:
             FinetuneSettings.given(settings, flags, recipe)
         raise resolved_stages(values, layers_of("finetune", recipe, flags, settings))
+    from isthmus.finetuning.pipeline import run
+    from isthmus.finetuning.stages import assemble
+
     repeated = earlier_run(recipe, "finetune")
-    stages = {} if repeated is None else repeated["identity"].get("stages", {})
+    others = {} if repeated is None else repeated["identity"].get("stages", {})
     # A stage of a pipeline refers to others, which are next to it.
-    earlier = {name: Path(recipe).parent / folder for name, folder in stages.items()}
-    return run(values, f"recipe {recipe}", earlier, overwrite, repeated)
-
-
-def run(
-    values: Mapping[str, Any],
-    where: str,
-    earlier: Mapping[str, Path] | None = None,
-    overwrite: bool = False,
-    repeated: Mapping[str, Any] | None = None,
-) -> Path:
-    """Trains from complete settings; returns the folder `final`.
-
-    `earlier` are folders that a lone stage refers to, `repeated` the snapshot of a run that the
-    settings are of.
-    """
-    from isthmus.finetuning import pipeline, run_pipeline, run_stage
-
-    if values.get("stages") is not None:
-        return run_pipeline.run(pipeline.assemble(values, where), overwrite, repeated)
-    alone = {key: value for key, value in values.items() if key != "stages"}
-    return run_stage.run(FinetuneSettings.parse(alone, where), earlier, overwrite, repeated)
+    earlier = {name: Path(recipe).parent / folder for name, folder in others.items()}
+    return run(assemble(values, f"recipe {recipe}", earlier), overwrite, repeated)
 
 
 def _refuse_new_stages(recipe: Mapping[str, Any], values: Mapping[str, Any]) -> None:

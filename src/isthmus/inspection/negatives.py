@@ -13,15 +13,15 @@ from isthmus.finetuning.mining.audit import Audit, audit, write_page
 from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.mining.mine import epochs_of, mine
 from isthmus.finetuning.negatives import negative_sources
-from isthmus.finetuning.resolved import with_folders
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.stage_data import (
+from isthmus.finetuning.stages import with_folders
+from isthmus.finetuning.teachers import teacher_source
+from isthmus.finetuning.training_collection import (
     check_split,
     cutter_of,
     stage_collection,
     training_queries,
 )
-from isthmus.finetuning.teachers import teacher_source
 from isthmus.progress import notice
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer

@@ -38,10 +38,10 @@ from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.evaluation import Report
 from isthmus.evaluation.tables import Shown, Table
-from isthmus.finetuning.resolved import resolve_stage
-from isthmus.finetuning.run_stage import run as run_stage
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.stage_data import check_split
+from isthmus.finetuning.stages import resolve_stage
+from isthmus.finetuning.train import train
+from isthmus.finetuning.training_collection import check_split
 from isthmus.indexes.manifest import Bm25Settings
 from isthmus.progress import notice
 from isthmus.retrieval.index import IndexSettings, index
@@ -165,7 +165,7 @@ def run(
         notice(sentence)
         for number, (name, stage) in enumerate(trained.items(), start=1):
             _say(began, f"{number}/{len(trained) + 2} {name}: train on {called(stage.collection)}")
-            run_stage(stage)
+            train(resolve_stage(stage, {}))
         if os.environ.get("RANK", "0") != "0":
             return Adaptation(output)  # of several processes, the first does the rest
         _say(began, f"{len(trained) + 1}/{len(trained) + 2} index the documents")
@@ -203,8 +203,9 @@ def _say(began: float, message: str) -> None:
 
 
 def _index_settings(settings: AdaptSettings) -> IndexSettings:
-    words = settings.bm25 or Bm25Settings()
-    return IndexSettings(passages=settings.passages, bm25=words, **dict(settings.reading))
+    # Words and one vector a text: what the report compares is what the index answers.
+    fields: dict[str, Any] = {"bm25": settings.bm25 or Bm25Settings(), "tokens": False}
+    return IndexSettings(passages=settings.passages, **fields, **dict(settings.reading))
 
 
 def _compared(

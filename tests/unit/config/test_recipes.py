@@ -12,9 +12,8 @@ from isthmus.config.recipes import Recipe, merged
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, IsthmusError, SettingsError
-from isthmus.finetuning import pipeline
-from isthmus.finetuning.resolved import resolve_stage
-from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.stages import assemble as stages_of
+from isthmus.finetuning.stages import resolve_stage
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.workflows.adapt import stages as adapt_stages
@@ -45,10 +44,7 @@ def test_every_shipped_recipe_parses_and_assembles(recipe: Recipe) -> None:
         assert recipe.verb == "finetune"
         flags = {"collection": "c", "output": "o", "model": "m"}
         values = resolve("finetune", recipe.name, flags)
-        if "stages" in values:
-            pipeline.assemble(values, recipe.name)
-        else:
-            resolve_stage(FinetuneSettings.parse(values, recipe.name))
+        stages_of(values, recipe.name)
 
 
 def recipe(**change: Any) -> PretrainSettings:

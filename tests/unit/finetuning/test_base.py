@@ -14,9 +14,8 @@ from isthmus.errors import SettingsError
 from isthmus.finetuning.losses import losses, outweighed_batch
 from isthmus.finetuning.registries import LOSSES
 from isthmus.finetuning.regularizers import regularizers
-from isthmus.finetuning.resolved import resolve_stage
-from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.stages import resolve_stage
 from isthmus.pretraining.settings import PretrainSettings
 
 EVERYTHING = {"scores", "targets", "group", "teacher", "passages", "start_passages"}
@@ -96,7 +95,7 @@ def test_what_cannot_be_learnt_is_refused_before_data_is_read(
     values: dict[str, Any], what: str, allowed: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:  # not the missing collection's error
-        run(settings(**values))
+        resolve_stage(settings(**values))
     assert what in caught.value.what
     assert allowed in caught.value.expected
     assert caught.value.fix

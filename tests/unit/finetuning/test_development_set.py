@@ -26,7 +26,7 @@ from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import SettingsError
-from isthmus.finetuning import run_stage as stage
+from isthmus.finetuning import train as stage
 from isthmus.finetuning.development import (
     Development,
     DevelopmentSet,
@@ -36,8 +36,8 @@ from isthmus.finetuning.development import (
 from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, labelled_queries
 from isthmus.finetuning.registries import KINDS
-from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import DevelopmentSettings, FinetuneSettings
+from isthmus.finetuning.stages import resolve_stage
 from isthmus.finetuning.summary import result
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import Classifier
@@ -225,6 +225,10 @@ Make = Callable[..., FinetuneSettings]
 def script(patch: pytest.MonkeyPatch, values: list[float]) -> None:
     left = iter(values)
     patch.setattr(Development, "__call__", lambda self: {self.name: next(left)})
+
+
+def run(written: FinetuneSettings) -> Path:
+    return stage.train(resolve_stage(written, {}))
 
 
 def results(output: Path) -> dict[str, Any]:

@@ -14,16 +14,16 @@ from isthmus.config import resolve
 from isthmus.config.output import claimed, finish, is_complete, read_snapshot
 from isthmus.errors import IsthmusError, OutputError, SettingsError
 from isthmus.finetuning import pipeline
-from isthmus.finetuning import run_pipeline as staging
+from isthmus.finetuning import stages as staging
 from isthmus.finetuning.finetune import finetune
-from isthmus.finetuning.resolved import ResolvedStage, references, with_folders
 from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.stages import Stage, references, with_folders
 
 FLAGS = {"model": "m", "collection": "c", "output": "o"}
 
 
-def assemble(stages: Any, **common: Any) -> pipeline.Pipeline:
-    return pipeline.assemble({**FLAGS, **common, "stages": stages}, where="test")
+def assemble(stages: Any, **common: Any) -> staging.Pipeline:
+    return staging.assemble({**FLAGS, **common, "stages": stages}, where="test")
 
 
 def refused(stages: Any, **common: Any) -> SettingsError:
@@ -115,9 +115,9 @@ REFUSED: list[tuple[Any, str, str]] = [
 def test_every_stage_is_checked_before_the_first_starts(
     stages: Any, where: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "train", None)  # nothing may start
+    monkeypatch.setattr(pipeline, "train", None)  # nothing may start
     with pytest.raises(IsthmusError) as caught:
-        pipeline.assemble({**FLAGS, "stages": stages}, where="test")
+        staging.assemble({**FLAGS, "stages": stages}, where="test")
     assert where in caught.value.what
     assert what in caught.value.what
     assert caught.value.fix
@@ -153,9 +153,9 @@ def test_overrides_reach_into_stages() -> None:
     overrides = ["stages.mined.negatives.num_negatives=7", "stages.reranker=null"]
     values = resolve("finetune", "three-stage", FLAGS, [*overrides, "temperature=0.5"])
     with pytest.raises(SettingsError, match="'stage:reranker' is no stage"):
-        pipeline.assemble(values, "test")
+        staging.assemble(values, "test")
     values["stages"]["distilled"]["teacher"]["model"] = "some/reranker"
-    stages = pipeline.assemble(values, "test").stages
+    stages = staging.assemble(values, "test").stages
     found = {name: stage.settings for name, stage in stages.items()}
     assert list(found) == ["bm25", "mined", "distilled"]
     assert found["mined"].negatives == {
@@ -178,7 +178,7 @@ class Stages:
         self.ran: list[str] = []
         self.rounding = 0
 
-    def __call__(self, stage: ResolvedStage) -> Path:
+    def __call__(self, stage: Stage) -> Path:
         output = stage.output
         source = open_collection(stage.settings.collection)
         described = stage.identity(source.fingerprint())
@@ -199,8 +199,8 @@ class Stages:
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
     fake = Stages()
-    monkeypatch.setattr(staging, "train", fake)
-    monkeypatch.setattr(staging.gc, "collect", int)  # half a second each time
+    monkeypatch.setattr(pipeline, "train", fake)
+    monkeypatch.setattr(pipeline.gc, "collect", int)  # half a second each time
     return fake
 
 
@@ -249,6 +249,11 @@ def test_only_what_a_change_concerns_is_done_again(go: Any, tmp_path: Path) -> N
     assert ran == ALL, "a finished one is replaced"
 
 
+def test_how_training_is_watched_and_saved_makes_no_other_stages(go: Any) -> None:
+    _, first = go()
+    assert go("training.save_steps=7", "training.logging_steps=3") == ([], first)
+
+
 def test_other_data_is_another_pipeline(go: Any, collection: Path) -> None:
     _, first = go()
     (collection / "corpus.jsonl").write_text('{"_id": "d", "text": "another text"}\n')
@@ -266,18 +271,18 @@ def test_the_snapshot_says_what_is_in_final_until_the_next_is_whole(
     _, first = go()
     before = read_snapshot(out)
 
-    def killed(stage: ResolvedStage) -> Path:
+    def killed(stage: Stage) -> Path:
         if "distilled" in stage.output.name:
             raise KeyboardInterrupt
         return stages(stage)
 
-    monkeypatch.setattr(staging, "train", killed)
+    monkeypatch.setattr(pipeline, "train", killed)
     change = "stages.mined.negatives.range_min=3"
     with pytest.raises(KeyboardInterrupt):
         go(change, overwrite=True)
     assert read_snapshot(out) == before
     assert is_complete(out)
-    monkeypatch.setattr(staging, "train", stages)
+    monkeypatch.setattr(pipeline, "train", stages)
     ran, second = go(change, overwrite=True)
     assert ran == ["distilled"], "what was done before the interruption is kept"
     after = read_snapshot(out)

@@ -11,9 +11,9 @@ import torch
 from isthmus.config import resolve
 from isthmus.errors import SettingsError, TrainingError
 from isthmus.finetuning.regularizers import regularizers, settled
-from isthmus.finetuning.run_stage import run
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.sparsity import StopWhenEmpty, active_terms
+from isthmus.finetuning.stages import resolve_stage
 
 FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}
 
@@ -39,7 +39,7 @@ def settings(recipe: str | None = None, **more: Any) -> FinetuneSettings:
 )
 def test_settings_that_would_have_no_effect(values: dict[str, Any], what: str, remedy: str) -> None:
     with pytest.raises(SettingsError) as caught:  # not the missing collection's error
-        run(settings(**values))
+        resolve_stage(settings(**values))
     assert what in caught.value.what
     assert remedy in caught.value.fix
 

@@ -11,7 +11,7 @@ from isthmus.evaluation.query_scores import check_measures, counts_answers
 from isthmus.finetuning.development import development_split, is_test
 from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.stage_data import check_split
+from isthmus.finetuning.training_collection import check_split
 
 _TOLERANCE = 0.02
 _TWO_TEXTS = ("neighbours",)  # views that show two spans of a document

@@ -26,11 +26,11 @@ from isthmus.collections.collection import choose_split
 from isthmus.config import find_recipe, resolve
 from isthmus.config.cache import digest
 from isthmus.config.models import model_fingerprint, model_folder, named_at
+from isthmus.config.output import may_change_results
 from isthmus.config.recipes import merged
 from isthmus.errors import InputError, IsthmusError, SettingsError, choices
-from isthmus.finetuning import pipeline
-from isthmus.finetuning.resolved import outside, resolve_stage
-from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.stages import assemble as stages_of
+from isthmus.finetuning.stages import outside
 from isthmus.nn.pretrained import read_config
 from isthmus.nn.shapes import shape_of
 from isthmus.pretraining.recipe import assemble
@@ -40,9 +40,6 @@ Values = dict[str, Any]
 Layer = Mapping[str, Any]
 Work = Literal["base", "pretrain", "teacher", "run"]
 _TEACHER = {"encoder": "cross", "losses": {"listwise": {"weight": 1.0}}, "development": None}
-# How training is watched and saved changes no result.
-_IDLE = ("save_steps", "save_minutes", "save_total_limit", "report_to", "logging_steps",
-         "dataloader_num_workers")  # fmt: skip
 _SEED_STRIDE = 10_000  # above all seeds
 
 
@@ -248,11 +245,8 @@ class Plan:
         given = {"model": "base", "collection": collection, "output": "output"}
         values = self._layered("finetune", recipe, *layers)
         with _named(where):
-            if values.get("stages") is not None:
-                stages = [*pipeline.assemble({**values, **given}, where).stages.values()]
-            else:
-                stages = [resolve_stage(FinetuneSettings.parse({**values, **given}, where), {})]
-            settings = [stage.settings for stage in stages]
+            stages = stages_of({**values, **given}, where).stages
+            settings = [stage.settings for stage in stages.values()]
             if "teacher" not in where:
                 check_encoder([one.encoder for one in settings], where)
             for one in settings:
@@ -320,10 +314,8 @@ class Plan:
 def _meant(values: Values) -> str:
     """The settings that change results, in one text."""
     kept = {key: value for key, value in values.items() if key not in ("documents", "collection")}
-    training = kept.get("training") or {}
-    kept["training"] = {key: value for key, value in training.items() if key not in _IDLE}
     kept.pop("audit", None)
-    return json.dumps(kept, sort_keys=True)
+    return json.dumps(may_change_results(kept), sort_keys=True)
 
 
 @contextmanager

@@ -123,7 +123,8 @@ def _teacher(step: Step, place: RunFolder) -> None:
 
 
 def _finetune(step: Step, place: RunFolder) -> Path:
-    from isthmus.finetuning.finetune import run
+    from isthmus.finetuning.pipeline import run
+    from isthmus.finetuning.stages import assemble
 
     values = {
         **step.values,
@@ -132,7 +133,7 @@ def _finetune(step: Step, place: RunFolder) -> Path:
     }
     if step.teacher:
         values["teacher"] = {**values["teacher"], "model": place.checkpoint(step.teacher)}
-    return run(values, where=step.name)
+    return run(assemble(values, step.name))
 
 
 def _run(step: Step, place: RunFolder) -> None:

@@ -11,13 +11,13 @@ from tests.factories import bert
 from transformers import BertForMaskedLM
 
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
-from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
 from isthmus.finetuning.settings import FinetuneSettings
+from isthmus.finetuning.stages import Stage, resolve_stage
 from isthmus.nn.backbone import Backbone
 from isthmus.text.new_tokenizer import new_tokenizer
 
 
-def resolved(**values: Any) -> ResolvedStage:
+def resolved(**values: Any) -> Stage:
     flags = {"model": "m", "collection": "c", "output": "o"}
     return resolve_stage(FinetuneSettings.parse({**flags, **values}, "test"))
 

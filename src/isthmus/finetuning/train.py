@@ -14,10 +14,16 @@ import numpy as np
 from accelerate import PartialState
 
 from isthmus.collections import Collection, Problems, open_corpus
+from isthmus.collections.judged import reported_by
 from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_folder, named_at
 from isthmus.config.output import claimed, is_complete, notice_changes, refuse_inside, writing
-from isthmus.finetuning.development import Development, development_split, draw_development_set
+from isthmus.finetuning.development import (
+    Development,
+    development_split,
+    draw_development_set,
+    is_test,
+)
 from isthmus.finetuning.losses import outweighed_batch
 from isthmus.finetuning.merge import Merger, weights_of
 from isthmus.finetuning.mining.audit import audit, write_page
@@ -30,17 +36,15 @@ from isthmus.finetuning.pairs import (
     with_other_passages,
 )
 from isthmus.finetuning.pseudo_collection import held_out_documents
-from isthmus.finetuning.resolved import ResolvedStage, resolve_stage
 from isthmus.finetuning.settings import HELD_OUT_DOCUMENTS, FinetuneSettings
-from isthmus.finetuning.stage_data import (
-    Selection,
+from isthmus.finetuning.stages import Stage
+from isthmus.finetuning.teachers import Teacher, check_teacher, taught_scores
+from isthmus.finetuning.training_collection import (
     check_split,
     cutter_of,
     stage_collection,
     training_queries,
-    warn_of_test_splits,
 )
-from isthmus.finetuning.teachers import Teacher, check_teacher, taught_scores
 from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise
 from isthmus.training.evaluation import evaluated
@@ -76,23 +80,7 @@ class _Mined:
     checked: dict[str, Any] | None = None
 
 
-def run(
-    written: FinetuneSettings,
-    earlier: Mapping[str, Path] | None = None,
-    overwrite: bool = False,
-    repeated: Mapping[str, Any] | None = None,
-) -> Path:
-    """Trains what the settings say, from the last checkpoint on; returns the folder `final`.
-
-    `earlier` are the folders of earlier stages, which `stage:NAME` in the settings stands for.
-    `repeated` is the snapshot of a run that the settings are of.
-    """
-    return train(resolve_stage(written, earlier or {}), overwrite, repeated)
-
-
-def train(
-    stage: ResolvedStage, overwrite: bool = False, repeated: Mapping[str, Any] | None = None
-) -> Path:
+def train(stage: Stage, overwrite: bool = False, repeated: Mapping[str, Any] | None = None) -> Path:
     """Trains a stage, from its last checkpoint if there is one; returns the folder `final`."""
     began = time.monotonic()
     settings, final = stage.settings, stage.output / "final"
@@ -144,7 +132,7 @@ def train(
     return final
 
 
-def _encoder(stage: ResolvedStage, selection: Selection) -> Any:
+def _encoder(stage: Stage, selection: Selection) -> Any:
     """The encoder to start from; says what is unusual about training it so."""
     training = stage.settings.training
     with named_at("model"):
@@ -159,7 +147,7 @@ def _encoder(stage: ResolvedStage, selection: Selection) -> Any:
 
 
 def _data(
-    stage: ResolvedStage,
+    stage: Stage,
     encoder: Any,
     collection: Collection,
     source: str,
@@ -201,7 +189,7 @@ def _data(
     return _Data(corpus, labelled, development)
 
 
-def _mined(stage: ResolvedStage, data: _Data) -> _Mined:
+def _mined(stage: Stage, data: _Data) -> _Mined:
     """The negatives of all sources, scored by the teacher where a loss learns from it.
 
     The teacher's memory is free again when this returns.
@@ -221,7 +209,7 @@ def _mined(stage: ResolvedStage, data: _Data) -> _Mined:
     return _Mined(negatives, taught_scores(teacher, data.labelled, negatives), checked)
 
 
-def _negatives(stage: ResolvedStage, data: _Data, teacher: Teacher | None) -> Rows:
+def _negatives(stage: Stage, data: _Data, teacher: Teacher | None) -> Rows:
     """The negatives of every epoch, mapped from the stage's folder, which keeps them."""
     settings, sources = stage.settings, stage.sources
     file = stage.output / _NEGATIVES_FILE
@@ -241,7 +229,7 @@ def _negatives(stage: ResolvedStage, data: _Data, teacher: Teacher | None) -> Ro
     return rows
 
 
-def _trainer(stage: ResolvedStage, encoder: Any, data: _Data, mined: _Mined) -> Trainer:
+def _trainer(stage: Stage, encoder: Any, data: _Data, mined: _Mined) -> Trainer:
     kind, settings = stage.kind, stage.settings
     task = kind.task(encoder, stage.group, stage.losses, settings.mini_batch_size)
     examples = kind.examples(
@@ -250,7 +238,7 @@ def _trainer(stage: ResolvedStage, encoder: Any, data: _Data, mined: _Mined) -> 
     return Trainer(task, examples, settings.training, stage.output, description="fine-tune")
 
 
-def _merger(stage: ResolvedStage, encoder: Any, data: _Data, trainer: Trainer) -> Merger | None:
+def _merger(stage: Stage, encoder: Any, data: _Data, trainer: Trainer) -> Merger | None:
     """What averages the trained weights with those of now, where settings say so."""
     chosen = stage.settings.merge
     if chosen is None:
@@ -291,3 +279,46 @@ def _results(
     if mined.checked is not None:
         results["teacher"] = mined.checked
     return {**results, **own_results()}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which queries choose the model: a split, or some of the training queries, held out."""
+
+    split: str | None  # None: no queries do, and the last model becomes final
+    held_out: bool = False
+    drawn: bool = False  # from documents
+    reported: str | None = None  # the data set whose papers report on the split
+
+    @classmethod
+    def of(cls, settings: FinetuneSettings, split: str | None) -> Selection:
+        """What the settings of a stage come to, `split` being that of its development queries."""
+        own = settings.development is not None and settings.development.held_out is not None
+        drawn = settings.pseudo_queries is not None
+        open_to_doubt = split is not None and not own and not drawn
+        reported = reported_by(settings.collection, str(split)) if open_to_doubt else None
+        return cls(split, own, drawn, reported)
+
+
+def warn_of_test_splits(trained: str, selection: Selection) -> None:
+    """Says which split is no test any more: queries are trained on, or choose the model."""
+    chosen_by = selection.split
+    if is_test(trained):
+        notice(
+            f"training on the split {trained!r}: what is measured on it afterwards says nothing "
+            "about other queries (judgements of some, whole queries, moved to qrels/train.tsv, "
+            "leave the others a test)"
+        )
+    if chosen_by is not None and chosen_by != trained and is_test(chosen_by):
+        notice(
+            f"development.split = {chosen_by!r}: the model is chosen by these queries, so what is "
+            "measured on them afterwards is NO TEST (judgements of other queries, as "
+            "qrels/dev.tsv, leave it one)"
+        )
+    if selection.reported is not None:
+        notice(
+            f"the model is chosen by the split {chosen_by!r}, on which papers report their results "
+            f"on {selection.reported}: what is measured on it afterwards flatters the model, and "
+            "is NOT COMPARABLE with theirs (--set development.held_out=300 chooses by training "
+            "queries)"
+        )

@@ -1,17 +1,29 @@
-"""Long documents in training: collections whose documents are passages of those of another."""
+"""What a stage reads: a collection, whole or in passages, and the queries of its splits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import count, takewhile
+from pathlib import Path
 
-from isthmus.collections import Collection, Corpus, open_corpus
+from isthmus.collections import Collection, Corpus, Problems, open_collection, open_corpus
 from isthmus.config.models import model_folder, named_at
-from isthmus.errors import SettingsError
+from isthmus.errors import InputError, SettingsError, choices
+from isthmus.finetuning.development import is_test
 from isthmus.finetuning.kinds import Kind
 from isthmus.finetuning.mining.candidates import PassageCorpus, searched
 from isthmus.finetuning.negatives import listed
+from isthmus.finetuning.pairs import (
+    LabelledQueries,
+    drawn_queries,
+    held_out_queries,
+    labelled_queries,
+    with_other_passages,
+)
+from isthmus.finetuning.pseudo_collection import PseudoCollection
 from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.indexes.index import Index
@@ -106,3 +118,73 @@ def in_passages(settings: FinetuneSettings, corpus: Corpus) -> bool:
                 "--set passages=false, or choose a source without a file",
             )
     return on
+
+
+_PSEUDO_QUERIES_FILE = "pseudo_queries.jsonl"
+_LEAST_DRAWN = 1024  # queries, however short training is
+_UNKNOWN_STEPS = 1000  # queries are drawn for so many where epochs say how long training goes on
+
+
+def stage_collection(
+    settings: FinetuneSettings, problems: Problems, output: Path | None = None
+) -> Collection:
+    """The judged collection that a stage names, or its documents with queries drawn from them.
+
+    `output` is the folder that keeps drawn queries, where there is one already.
+    """
+    if settings.pseudo_queries is None:
+        judged = open_collection(settings.collection, problems)
+        return PassageCollection(judged, settings) if in_passages(settings, judged) else judged
+    training = settings.training
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    size = training.per_device_train_batch_size * training.gradient_accumulation_steps * processes
+    wanted = max(_LEAST_DRAWN, size * (training.max_steps or _UNKNOWN_STEPS))
+    corpus = open_corpus(settings.collection, problems)
+    again = open_corpus(settings.collection, Problems("skip", settings.line_limit))
+    if in_passages(settings, corpus):
+        corpus, again = (
+            PassageCorpus(one, partial(stage_cutter, settings)) for one in (corpus, again)
+        )
+    file = None if output is None else output / _PSEUDO_QUERIES_FILE
+    return PseudoCollection(corpus, again, settings.pseudo_queries, wanted, training.seed, file)
+
+
+def cutter_of(collection: Collection) -> Cutter | None:
+    """What cuts the documents of a collection; None where they are whole."""
+    corpus = collection.corpus if isinstance(collection, PseudoCollection) else collection
+    return corpus.cutter if isinstance(corpus, PassageCorpus) else None
+
+
+def training_queries(
+    collection: Collection, settings: FinetuneSettings, rows: Mapping[str, int], problems: Problems
+) -> tuple[LabelledQueries, LabelledQueries | None]:
+    """The queries that are trained on, and those of the split that are held out, if any are."""
+    labelled = labelled_queries(collection, settings.split, rows, problems)
+    if cutter_of(collection) is not None:
+        labelled = with_other_passages(labelled, rows)
+    if isinstance(collection, PseudoCollection):
+        cuts = collection.cuts()
+        labelled = replace(labelled, cuts=[cuts.get(query.id, "") for query in labelled.queries])
+    held_out = None
+    if settings.development is not None and settings.development.held_out is not None:
+        labelled, held_out = held_out_queries(labelled, settings.development.held_out)
+    return drawn_queries(labelled, settings.queries, settings.training.seed), held_out
+
+
+def check_split(collection: Collection, settings: FinetuneSettings) -> None:
+    """Raises on a split that the collection does not have; offers no split for testing instead."""
+    splits = collection.splits()
+    if settings.split in splits:
+        return
+    others = [split for split in splits if not is_test(split)]
+    kept = ", ".join(split for split in splits if is_test(split))
+    raise InputError(
+        f"the collection {settings.collection} has no split {settings.split!r}"
+        + (f"; it has only {kept}, to measure by" if kept and not others else ""),
+        ("--set split=NAME, or " if others else "")
+        + (
+            f"write judgements to train on as qrels/{settings.split}.tsv, of other queries "
+            "than those you measure by"
+        ),
+        choices(settings.split, others),
+    )

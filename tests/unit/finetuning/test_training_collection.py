@@ -16,7 +16,11 @@ from isthmus.finetuning.mining.mine import mine
 from isthmus.finetuning.negatives import negative_sources
 from isthmus.finetuning.pairs import PairExamples
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.stage_data import cutter_of, stage_collection, training_queries
+from isthmus.finetuning.training_collection import (
+    cutter_of,
+    stage_collection,
+    training_queries,
+)
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import document_of
 from isthmus.text.corpus import tokenise
