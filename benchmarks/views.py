@@ -1,12 +1,12 @@
 """What each view of the documents adds: words, one vector, token vectors, and their fusions.
 
-    python benchmarks/views.py MODEL [MODEL ...] [--collections NAME ...] [--jobs N] [--values FILE]
+    python benchmarks/views.py MODEL [MODEL ...] [--collections NAME ...] [--queries N] [--jobs N]
 
-Indexes the shared collections as `isthmus index COLLECTION -m MODEL` does, and measures the test
-queries with bm25, dense, tokens (the first 100 of the two others, ranked by tokens alone), bm25 and
+Indexes the shared collections as `isthmus index COLLECTION -m MODEL` does, and measures up to 1,000
+test queries of each with bm25, dense, tokens (the first 100 of the two others, ranked by tokens alone), bm25 and
 dense, and all three, which is the default. Prints nDCG@10 and RR@10, and of how many collections a
 fusion is better or worse than bm25 and dense (paired t-tests, Holm over collections). `--values`
-keeps the values of all queries.
+FILE keeps the values of all queries, collection by collection.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -42,6 +43,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("models", nargs="+")
     options.add_argument("--collections", nargs="*")
+    options.add_argument("--queries", type=int, default=1000)
     options.add_argument("--jobs", type=int, default=1)
     options.add_argument("--values", type=Path)
     chosen = options.parse_args()
@@ -49,11 +51,14 @@ def main() -> None:
     names = chosen.collections or sorted(sizes)
     jobs = [(name, model) for name in names for model in chosen.models]
     jobs.sort(key=lambda job: -sizes[job[0]])  # the longest first
+    found: dict[tuple[str, str], Values] = {}
     with ProcessPoolExecutor(chosen.jobs, get_context("spawn")) as pool:
-        found = dict(zip(jobs, pool.map(_measured, *zip(*jobs, strict=True)), strict=True))
-    if chosen.values:
-        kept = [[*job, values] for job, values in found.items()]
-        chosen.values.write_text(json.dumps(kept))
+        begun = {pool.submit(_measured, *job, chosen.queries): job for job in jobs}
+        for done in as_completed(begun):
+            found[begun[done]] = done.result()
+            if chosen.values:
+                kept = [[*job, values] for job, values in found.items()]
+                chosen.values.write_text(json.dumps(kept))
     for model in chosen.models:
         for measure in _MEASURES:
             _print(Path(model).name, measure, {name: found[name, model] for name in names})
@@ -63,7 +68,7 @@ def _collections() -> list[Path]:
     return list((DATA / "collections").iterdir())
 
 
-def _measured(name: str, model: str) -> Values:
+def _measured(name: str, model: str, most: int) -> Values:
     collection = str(DATA / "collections" / name)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "index")
@@ -71,6 +76,9 @@ def _measured(name: str, model: str) -> Values:
         source = isthmus.open_collection(collection)
         judged = source.judgements("test")
         queries = [query for query in source.queries() if query.id in judged]
+        if len(queries) > most:
+            queries = random.Random(0).sample(queries, most)
+        judged = {query.id: judged[query.id] for query in queries}
         found: dict[str, dict[str, Ranking]] = {system: {} for system in _SYSTEMS}
         # Each field and each fusion as a search of it answers.
         for system, use, weights in (
