@@ -26,9 +26,8 @@ from isthmus.indexes.writer import IndexWriter
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document, Passage, document_of
 from isthmus.text.corpus import TokenisedCorpus, tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.passages import Cut, Cutter
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 if TYPE_CHECKING:
     from isthmus.finetuning.mining.candidates import TrainingCorpus

@@ -584,7 +584,7 @@ def tokens(values: Values, place: Path) -> None:
 
 def orders(values: Values) -> None:
     """The order of examples in some epochs."""
-    from isthmus.text.batches import bucketed_order, mixed_order
+    from isthmus.text.order import bucketed_order, mixed_order
 
     for name in ("cranfield", "cacm", "scifact"):
         lengths = np.array([len(one.text.split()) for one in documents_of(name)])

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from tests.factories import bert
 from transformers import AutoTokenizer, BertModel
 
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 WORDS = "the quick brown fox jumps over the lazy dog and"
 PUNCTUATION = list(string.punctuation)

@@ -42,8 +42,7 @@ from isthmus.retrieval.search import search_file
 from isthmus.retrieval.searcher import open_searcher
 from isthmus.text import corpus as corpus_module
 from isthmus.text.corpus import tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 ray = pytest.importorskip("ray", reason="the extra [cluster] is not installed")
 pytestmark = [

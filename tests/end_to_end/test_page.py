@@ -19,7 +19,7 @@ import isthmus
 from isthmus.encoders import DenseEncoder, DenseSettings
 from isthmus.nn.sizes import new_backbone
 from isthmus.serving.serve import open_app
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="isthmus[serve] is not installed")

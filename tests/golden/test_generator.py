@@ -15,8 +15,7 @@ from isthmus.nn.backbone import Backbone
 from isthmus.nn.randomness import draw, uniform
 from isthmus.pretraining.corruption import Generator, GeneratorSettings, sample
 from isthmus.pretraining.step import IGNORED, Step, Vocabulary
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 from isthmus.training.task import Batch
 
 ROWS = 6000

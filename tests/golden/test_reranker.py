@@ -20,7 +20,7 @@ from isthmus.nn.classifier import Classifier
 from isthmus.nn.packing import Packing
 from isthmus.records import Document, Query
 from isthmus.text.corpus import tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 
 TOKENIZER = new_tokenizer([f"fox{n} dog{n} answer" for n in range(30)], 200)

@@ -18,7 +18,7 @@ import scipy.sparse
 from isthmus.collections import open_corpus, read_queries
 from isthmus.records import Document, Query
 from isthmus.retrieval.index import index
-from isthmus.text.truncation import CutTexts
+from isthmus.text.order import CutTexts
 
 QUERIES = 30
 

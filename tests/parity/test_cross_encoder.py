@@ -20,8 +20,7 @@ from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.loader import load_reranker
 from isthmus.nn.classifier import load_classifier
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 WORDS = "the quick brown fox jumps over the lazy dog and"
 LONG = " ".join([WORDS] * 6)

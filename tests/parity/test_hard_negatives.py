@@ -18,7 +18,7 @@ from isthmus.finetuning.negatives import negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 WORDS = ["river", "bank", "money", "boat", "loan", "snow", "tide", "rate", "fish", "coin"]
 TEXTS = [f"{a} {b} {c}" for a in WORDS[:4] for b in WORDS[3:8] for c in WORDS[7:]]

@@ -19,7 +19,7 @@ from isthmus.encoders import DenseEncoder, load_encoder
 from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TEXTS = ["the quick brown fox", "dog", "jumps over the lazy dog and " * 20, "", "Wörter 日本"]
 DOCUMENTS = [Document("", text) for text in TEXTS]

@@ -19,7 +19,7 @@ from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TEXTS = ["the quick brown fox", "dog", "jumps over the lazy dog and " * 20, "", "Wörter 日本"]
 DOCUMENTS = [Document("", text) for text in TEXTS]

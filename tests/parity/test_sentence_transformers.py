@@ -19,8 +19,7 @@ from isthmus.encoders.model_settings import stored_settings
 from isthmus.errors import MissingPackageError
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 TEXTS = [
     "the quick brown fox",

@@ -13,8 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from isthmus.records import Document
 from isthmus.text.corpus import tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 TEXT = "Unbelievable happenings, again. The naïve cats reappeared! Was it so? Yes, happily."
 CORPUS = [TEXT, "cats appear again and again", "believe the happy cat", "it was naïve"] * 2

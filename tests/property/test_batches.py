@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.text.batches import (
+from isthmus.text.order import (
     bucketed_order,
     length_sorted_batches,
     mixed_order,

@@ -38,7 +38,7 @@ from isthmus.pretraining.views import (
     SameSettings,
     Text,
 )
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog again"] * 2, 90)

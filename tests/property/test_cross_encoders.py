@@ -14,7 +14,7 @@ from transformers import BertForSequenceClassification
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.nn.classifier import Classifier
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
 WORDS = st.sampled_from(["the", "quick", "fox", "dog", "jumps", "ж", "over", "x"])

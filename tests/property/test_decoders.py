@@ -19,7 +19,7 @@ from isthmus.pretraining.decoders import Decoder, visibility
 from isthmus.pretraining.decoders import window as visible_window
 from isthmus.pretraining.registries import DECODERS
 from isthmus.pretraining.step import IGNORED, Step, Vocabulary
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog again"] * 2, 90)

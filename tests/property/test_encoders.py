@@ -16,7 +16,7 @@ from transformers import BertForMaskedLM
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
 WORDS = st.sampled_from(["the", "quick", "fox", "dog", "jumps", "ж", "over", "x"])

@@ -17,7 +17,7 @@ from transformers import BertForMaskedLM
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings, heaviest
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
 WORDS = st.sampled_from(["the", "quick", "fox", "dog", "jumps", "ж", "over", "x"])

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from isthmus.records import Document
 from isthmus.text import corpus as corpus_module
 from isthmus.text.corpus import TokenisedCorpus, tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.sentences import sentence_starts
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["Dr. Lee met Mr. X in 1990. They spoke. Why? Nobody knows!"] * 2, 120)
 PROSE = st.lists(

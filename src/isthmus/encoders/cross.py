@@ -16,7 +16,7 @@ from isthmus.errors import SettingsError
 from isthmus.nn.classifier import Classifier
 from isthmus.nn.packing import token_places
 from isthmus.records import Document
-from isthmus.text.batches import length_sorted_batches
+from isthmus.text.order import length_sorted_batches
 from isthmus.text.tokenizer import Tokenizer
 
 Tokens = Sequence[int] | npt.NDArray[np.integer]

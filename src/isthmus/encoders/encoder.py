@@ -26,9 +26,8 @@ from isthmus.nn.backbone import Backbone
 from isthmus.nn.numerics import check_as_stored, native_bf16
 from isthmus.nn.packing import token_places
 from isthmus.records import Document
-from isthmus.text.batches import length_sorted_batches
+from isthmus.text.order import CutTexts, length_sorted_batches
 from isthmus.text.tokenizer import Tokenizer
-from isthmus.text.truncation import CutTexts
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

@@ -42,8 +42,8 @@ from isthmus.finetuning.sparsity import (
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import load_classifier
 from isthmus.progress import Bar, notice
-from isthmus.text.batches import length_sorted_batches
 from isthmus.text.corpus import TokenisedCorpus
+from isthmus.text.order import length_sorted_batches
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.parallel import in_chunks
 from isthmus.training.task import Task

@@ -45,7 +45,7 @@ from isthmus.indexes.segment import Segment
 from isthmus.indexes.segment_builder import PROGRESS
 from isthmus.progress import said_once, track
 from isthmus.retrieval.searcher import encoder_name
-from isthmus.text.truncation import CutTexts
+from isthmus.text.order import CutTexts
 
 _LITTLE_DISK = 10 * 2**30
 _AT_ONCE = 256  # texts that are tokenised together

@@ -44,8 +44,7 @@ from isthmus.pretraining.settings import PretrainSettings, ProbeSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.progress import notice, track
 from isthmus.text.corpus import tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 from isthmus.training.checkpoints import restoring
 from isthmus.training.evaluation import BEST, best_evaluation
 from isthmus.training.parallel import main_process_first, wait_for_everyone

@@ -23,7 +23,7 @@ from isthmus.indexes.writer import IndexWriter
 from isthmus.progress import Bar, notice
 from isthmus.records import Document
 from isthmus.retrieval.passage_cutter import cutter_of, rows
-from isthmus.text.truncation import CutTexts
+from isthmus.text.order import CutTexts
 
 if TYPE_CHECKING:
     from isthmus.retrieval.index import Filling, IndexSettings

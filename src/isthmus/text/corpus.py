@@ -8,6 +8,7 @@ block is written beside its name and renamed, the manifest comes last.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -15,19 +16,22 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 from filelock import FileLock
+from joblib import Parallel, delayed
+from joblib.externals.loky import get_reusable_executor
 from tokenizers import Tokenizer as FastTokenizer
 
+from isthmus.cluster import Result, Task, current
 from isthmus.config.cache import cache_folder
 from isthmus.config.output import write_json, writing
 from isthmus.progress import Bar
 from isthmus.records import Document
-from isthmus.text.parallel import in_parallel, let_go, places
 from isthmus.text.sentences import sentence_starts
 
 _FORMAT = 2
@@ -242,3 +246,29 @@ def _backend(serialised: str) -> FastTokenizer:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+def places() -> int:
+    """How many tasks can run at a time."""
+    cluster = current()
+    return (os.cpu_count() or 1) if cluster is None else cluster.places()
+
+
+def in_parallel(tasks: Iterable[Task[Result]], jobs: int, folder: Path) -> Iterator[Result]:
+    """The results of functions with their arguments, in order, few of them waiting.
+
+    One job is done here, by this process. What tasks write, they write into `folder`.
+    """
+    cluster = current()
+    if cluster is not None and jobs > 1:
+        yield from cluster.map(tasks, folder)
+        return
+    pool = Parallel(n_jobs=jobs, return_as="generator", pre_dispatch="2*n_jobs", batch_size=1)
+    results: Any = pool(delayed(function)(*arguments) for function, arguments in tasks)
+    yield from results
+
+
+def let_go(jobs: int) -> None:
+    """Ends the processes that `in_parallel` keeps: idle, they would hold memory for minutes."""
+    if jobs > 1 and current() is None:
+        get_reusable_executor().shutdown()

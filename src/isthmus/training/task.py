@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 from torch.utils.data import Sampler
 
-from isthmus.text.batches import bucketed_order, mixed_order
+from isthmus.text.order import bucketed_order, mixed_order
 
 Batch = dict[str, Tensor]
 

@@ -12,7 +12,7 @@ from isthmus.config.model_card import finish_model
 from isthmus.config.output import claimed
 from isthmus.encoders import DenseEncoder, DenseSettings, load_encoder
 from isthmus.nn.sizes import new_backbone
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
 RESULTS = {"development": 0.31, "log": [1, 2], "seconds": 5.0}

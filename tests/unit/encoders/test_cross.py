@@ -19,8 +19,7 @@ from isthmus.errors import InputError, SettingsError
 from isthmus.nn.classifier import load_classifier
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
 PAIRS = [

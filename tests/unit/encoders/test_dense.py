@@ -18,8 +18,7 @@ from isthmus.errors import InputError, MismatchError, SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
 TEXTS = ["the fox", "a lazy dog jumps", ""]

@@ -25,7 +25,7 @@ from isthmus.nn.architectures import MASKED_LM
 from isthmus.nn.backbone import Backbone
 from isthmus.records import Document
 from isthmus.retrieval.index import IndexSettings, index
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 90)
 TEXTS = ["the quick fox", "dog", "", "jumps over the lazy dog and the fox " * 9, "quick brown"]

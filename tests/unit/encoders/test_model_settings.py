@@ -12,7 +12,7 @@ from isthmus.encoders import DenseSettings, SparseEncoder, SparseSettings, load_
 from isthmus.encoders.model_settings import known_settings, stored_settings
 from isthmus.errors import InputError
 from isthmus.nn.sizes import new_backbone
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 WEB = (
     "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "

@@ -17,7 +17,7 @@ from isthmus.encoders.sparse import SparseSettings
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Packing
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 90)
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog"]

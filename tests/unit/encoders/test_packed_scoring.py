@@ -12,7 +12,7 @@ from isthmus.encoders import encoder as module
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.nn.classifier import Classifier
 from isthmus.nn.packing import Packing
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 90)
 TOKENIZER.pretrained.model_input_names = ["input_ids", "attention_mask", "token_type_ids"]

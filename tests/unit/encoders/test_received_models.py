@@ -27,7 +27,7 @@ from isthmus.nn.sizes import new_backbone
 from isthmus.retrieval.index import index
 from isthmus.retrieval.reranker import RerankSettings
 from isthmus.retrieval.search import SearchSettings, search
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
 SOURCE = Path(isthmus.__file__).parent

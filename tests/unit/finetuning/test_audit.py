@@ -18,7 +18,7 @@ from isthmus.finetuning.negatives import Source
 from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
 from isthmus.finetuning.teachers import Teacher
 from isthmus.records import Query, Ranking
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 PLENTY = [f"plain document {n} of words a{n} b{n} c{n}" for n in range(40)]
 TEXTS = [

@@ -34,7 +34,7 @@ from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.index import BM25, IndexSettings, index
 from isthmus.retrieval.searcher import open_searcher
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 WORDS = ["river", "bank", "money", "boat", "loan", "snow", "tide", "rate", "fish", "coin"]
 TEXTS = [f"{a} and {b} with {c}" for a in WORDS[:4] for b in WORDS[3:7] for c in WORDS[6:]]

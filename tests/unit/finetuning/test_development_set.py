@@ -41,8 +41,7 @@ from isthmus.finetuning.stages import resolve_stage
 from isthmus.finetuning.summary import result
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import Classifier
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 from isthmus.training.trainer import STOPPED_EARLY
 
 pytestmark = pytest.mark.usefixtures("no_plots", "one_thread")

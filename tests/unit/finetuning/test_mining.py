@@ -27,7 +27,7 @@ from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.teachers import Teacher
 from isthmus.records import Document, Query, Ranking
 from isthmus.text.corpus import tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 from isthmus.training.settings import TrainingSettings
 
 TOKENIZER = new_tokenizer([f"fox{n} dog{n}" for n in range(60)], 300)

@@ -17,7 +17,7 @@ from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.nn.packing import steady_number
 from isthmus.records import Document, Query
 from isthmus.text.corpus import TokenisedCorpus, tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer([f"fox{n} dog{n}" for n in range(30)], 200)
 DOCUMENTS = [Document(f"d{n}", f"fox{n} dog{n}") for n in range(29)] + [

@@ -17,7 +17,7 @@ from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document, Query
 from isthmus.text.corpus import TokenisedCorpus, tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["query: passage: the fox and the dog"] * 2, 120)
 DOCUMENTS = [Document("d0", "the fox"), Document("d1", "the dog and the fox", "dog")]

@@ -14,7 +14,7 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stages import Stage, resolve_stage
 from isthmus.nn.backbone import Backbone
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 
 def resolved(**values: Any) -> Stage:

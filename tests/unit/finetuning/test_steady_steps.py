@@ -24,7 +24,7 @@ from isthmus.nn.kernels.bert_layer import Rates
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query
 from isthmus.text.corpus import TokenisedCorpus
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.trainer import Trainer
 

@@ -23,7 +23,7 @@ from isthmus.finetuning.negatives import Bm25, Retriever
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples
 from isthmus.finetuning.teachers import Teacher, standard_scores, taught_scores, teacher_source
 from isthmus.records import Query
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 WORDS = [f"{animal}{number}" for animal in ("fox", "dog") for number in range(9)]
 STUDENT = new_tokenizer([" ".join(WORDS)], 60)

@@ -24,8 +24,7 @@ from isthmus.finetuning.training_collection import (
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import document_of
 from isthmus.text.corpus import tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 FILLER = " ".join(f"The weather of day {number} was dull." for number in range(12))
 WORDS = ("zebra", "walrus", "otter", "heron")

@@ -9,7 +9,7 @@ import pytest
 from transformers import BertModel
 
 from isthmus.nn.sizes import new_backbone
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOPICS = ["river bank", "money loan", "snow storm", "boat trip", "green apple"]
 TEXTS = [

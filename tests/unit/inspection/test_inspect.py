@@ -20,8 +20,7 @@ from isthmus.errors import InputError, SettingsError
 from isthmus.inspection import inspect as module
 from isthmus.inspection.inspect import NamedTokens
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 TEXT = "The river bank of monday and a boat."
 

@@ -19,8 +19,7 @@ from isthmus.cli import app
 from isthmus.errors import SettingsError
 from isthmus.inspection import probe as module
 from isthmus.nn.sizes import new_backbone
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 TEXTS = [f"The {a} dog saw a {b} cat. It ran to the {b} end." for a in "abcde" for b in "fghij"]
 

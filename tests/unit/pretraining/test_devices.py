@@ -18,7 +18,7 @@ from isthmus.pretraining.corruption import (
 )
 from isthmus.pretraining.decoders import visibility
 from isthmus.pretraining.step import Step, Vocabulary
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog again"] * 2, 90)

@@ -22,7 +22,7 @@ from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.step import IGNORED, PLACES, places_of
 from isthmus.pretraining.task import PretrainTask
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 from isthmus.training.cuda_graphs import Graphs
 from isthmus.training.task import Batch
 

@@ -19,7 +19,7 @@ from isthmus.pretraining.step import IGNORED, Vocabulary, at_places, places_of
 from isthmus.pretraining.task import PretrainTask
 from isthmus.pretraining.views import Neighbours, NeighboursSettings, Same, SameSettings, Text
 from isthmus.text.corpus import TokenisedCorpus, TokenisedDocument
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 WORDS = "the quick brown fox jumps over the lazy dog"
 TOKENIZER = new_tokenizer([WORDS] * 2, 70)

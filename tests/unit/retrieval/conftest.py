@@ -20,8 +20,8 @@ from isthmus.indexes.ragged import Both, Ragged, TokenVectors, with_different_pi
 from isthmus.records import Document
 from isthmus.retrieval.index import index
 from isthmus.retrieval.searcher import Searcher, open_searcher
+from isthmus.text.order import CutTexts
 from isthmus.text.passages import word_starts
-from isthmus.text.truncation import CutTexts
 
 
 @dataclass

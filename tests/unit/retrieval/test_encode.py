@@ -15,7 +15,7 @@ from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseS
 from isthmus.errors import InputError, OutputError, SettingsError
 from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)
 DOCUMENTS = [Document(f"d {n}", "fox dog " * n, "lazy") for n in range(1, 6)]

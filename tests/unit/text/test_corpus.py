@@ -12,7 +12,7 @@ import pytest
 from isthmus.collections import open_corpus
 from isthmus.records import Document
 from isthmus.text.corpus import cache_folder, tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox"], 60)
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from isthmus.records import Document, Passage
+from isthmus.text.order import CutTexts
 from isthmus.text.passages import Cut, Cutter, word_starts
-from isthmus.text.truncation import CutTexts
 
 SENTENCES = [f"Sentence number {number} says little." for number in range(12)]
 

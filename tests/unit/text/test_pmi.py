@@ -13,8 +13,8 @@ from tests.factories import tokenised
 from isthmus.errors import InputError
 from isthmus.text import corpus as corpus_module
 from isthmus.text import pmi
-from isthmus.text.new_tokenizer import new_tokenizer
 from isthmus.text.pmi import pmi_column
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["new york is a city and a city is new"] * 3, 100)
 TEXTS = ["new york is new", "", "new york", "a § city"]

@@ -14,8 +14,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
 from isthmus.errors import InputError
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 TEXTS = ["the quick brown fox [unused1] jumps", "over the lazy dog"]
 

@@ -27,7 +27,7 @@ from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.text.corpus import TokenisedCorpus
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 from isthmus.training.checkpoints import kept, last_checkpoint, seal
 from isthmus.training.cuda_graphs import Graphs
 from isthmus.training.evaluation import EvaluationCallback

@@ -19,7 +19,7 @@ from isthmus.errors import OutputError, SettingsError
 from isthmus.evaluation import Report
 from isthmus.nn.sizes import new_backbone
 from isthmus.retrieval.index import BM25
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 FAST = {"bootstrap_samples": 10}
 QRELS = {"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}

@@ -19,7 +19,7 @@ from isthmus.pretraining.decoders import own_positions
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PARTS_FILE, PretrainTask
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog again"] * 2, 90)
 IDS = torch.tensor([[2, 30, 41, 52, 23, 3], [2, 33, 44, 3, 0, 0]])

@@ -35,8 +35,7 @@ from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus, tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 from isthmus.training.checkpoints import last_checkpoint
 from isthmus.training.evaluation import BEST, best_evaluation, evaluations
 from isthmus.training.trainer import STOPPED_EARLY, Trainer

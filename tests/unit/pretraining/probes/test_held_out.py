@@ -21,7 +21,7 @@ from isthmus.pretraining.settings import PretrainSettings, ProbeSettings
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import tokenise
-from isthmus.text.new_tokenizer import new_tokenizer
+from isthmus.text.tokenizer import new_tokenizer
 from isthmus.training.task import Batch
 
 WORDS = "the quick brown fox jumps over the lazy dog ! ? ."
