@@ -68,11 +68,23 @@ def prediction(*tokens: int) -> Prediction:
     return Prediction(*(torch.ones(shape, dtype=HALF) for shape in shapes))
 
 
+def cross_entropy() -> Tensor:
+    return prediction(3).cross_entropy(torch.tensor([1, -100, 2]))
+
+
+def bag_cross_entropy() -> Tensor:
+    return prediction(2).bag_cross_entropy(
+        torch.ones(2, 24, dtype=torch.bool), torch.tensor([24, 24])
+    )
+
+
 def lexicon() -> Tensor:
     return prediction(2, 3).largest(torch.ones(2, 3, dtype=torch.bool))
 
 
-every_choice = pytest.mark.parametrize("compute", [norm, gelu, layer, lexicon])
+every_choice = pytest.mark.parametrize(
+    "compute", [norm, gelu, layer, cross_entropy, bag_cross_entropy, lexicon]
+)
 
 
 @every_choice

@@ -1,7 +1,8 @@
 """Cross-entropy against the vocabulary, without holding all logits.
 
 The loss makes logits for some tokens at a time, and their gradients while the logits are there (as
-torch 2.13's linear_cross_entropy does; older versions have none).
+torch 2.13's linear_cross_entropy does; older versions have none). On a GPU in 16 bits, a kernel
+writes the gradients in the place of the logits. docs/decisions/cross-entropy-kernel.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
+from isthmus.nn.kernels.available import has_half_kernels
 from isthmus.nn.vocabulary_product import IGNORED, cast_and_aligned, rows_at_once
 
 
@@ -29,24 +31,18 @@ class Targets(NamedTuple):
         return self.terms != IGNORED
 
     def losses(
-        self, logits: Tensor, exact: torch.dtype, train: bool
+        self, logits: Tensor, exact: torch.dtype, train: bool, kernels: bool
     ) -> tuple[Tensor, Tensor | None]:
         """-log softmax(logits)[target], 0 without one; in training, the gradients of the logits.
 
-        Tokens without a target get any gradient.
+        A kernel gives tokens without a target a gradient of 0, plain torch any.
         """
-        dtype, chosen = logits.dtype, self.terms.clamp(min=0)
-        logs = torch.log_softmax(logits, 1, dtype=exact)
-        del logits
-        found = logs.gather(1, chosen)
-        losses = torch.where(self.terms != IGNORED, -found, 0)
-        if not train:
-            return losses, None
-        # d/dlogit = softmax - 1 at the target, rounded once.
-        gradients = torch.empty_like(logs, dtype=dtype)
-        torch.exp(logs, out=gradients)
-        gradients.scatter_(1, chosen, found.expm1().to(dtype))
-        return losses, gradients
+        if kernels:
+            from isthmus.nn.kernels.cross_entropy_triton import replace_by_gradients
+
+            losses = replace_by_gradients(logits, self.terms[:, 0], write=train)
+            return losses, logits if train else None
+        return _token_losses(logits, self.terms, exact, train)
 
 
 class Bags(NamedTuple):
@@ -64,23 +60,18 @@ class Bags(NamedTuple):
         return self.sizes > 0
 
     def losses(
-        self, logits: Tensor, exact: torch.dtype, train: bool
+        self, logits: Tensor, exact: torch.dtype, train: bool, kernels: bool
     ) -> tuple[Tensor, Tensor | None]:
         """The mean of -log softmax(logits) over a set, and in training the logits' gradients.
 
-        Tokens with an empty set get any gradient.
+        A kernel gives tokens with an empty set a gradient of 0, plain torch any.
         """
-        dtype, share = logits.dtype, 1 / self.sizes.clamp(min=1).to(exact)
-        logs = torch.log_softmax(logits, 1, dtype=exact)
-        del logits
-        known = logs[:, : self.bags.shape[1]]  # logits may be aligned
-        losses = -torch.where(self.bags, known, 0).sum(1, keepdim=True) * share
-        if not train:
-            return losses, None
-        # d/dlogit = softmax - 1 / size in the bag, rounded once.
-        torch.exp(logs, out=logs)
-        known -= self.bags * share
-        return losses, logs.to(dtype)
+        if kernels:
+            from isthmus.nn.kernels.cross_entropy_triton import replace_by_bag_gradients
+
+            losses = replace_by_bag_gradients(logits, self.bags, self.sizes[:, 0], write=train)
+            return losses, logits if train else None
+        return _bag_losses(logits, self.bags, self.sizes, exact, train)
 
 
 def summed_cross_entropy(
@@ -113,9 +104,12 @@ class _CrossEntropy(torch.autograd.Function):
         exact = torch.promote_types(features.dtype, torch.float32)
         wide, offsets = cast_and_aligned(matrix, bias, dtype)
         wanted = [train and needed for needed in context.needs_input_grad[:3]]
+        kernels = exact == torch.float32 and len(features) > 0 and has_half_kernels(wide)
+        # What a product overwrites need not be zero before.
+        made = features.new_empty if kernels else features.new_zeros
         total = features.new_zeros((), dtype=exact)
-        for_features = features.new_zeros(features.shape, dtype=exact) if wanted[0] else None
-        for_matrix = features.new_zeros(wide.shape, dtype=exact) if wanted[1] else None
+        for_features = made(features.shape, dtype=exact) if wanted[0] else None
+        for_matrix = made(wide.shape, dtype=exact) if wanted[1] else None
         for_bias = features.new_zeros(len(wide), dtype=exact) if wanted[2] else None
         step = rows_at_once(len(wide), features.device)
         with torch.autocast(features.device.type, enabled=False):
@@ -126,16 +120,22 @@ class _CrossEntropy(torch.autograd.Function):
                 # features is cheaper than masking logits, which are many times more.
                 part = torch.where(counts, features[start : start + step].to(dtype), 0)
                 losses, gradients = chosen.losses(
-                    functional.linear(part, wide, offsets), exact, any(wanted)
+                    functional.linear(part, wide, offsets), exact, any(wanted), kernels
                 )
                 total += losses.sum()
                 if gradients is None:
                     continue
                 if for_features is not None:
                     own = for_features[start : start + step]
-                    own.copy_(torch.where(counts, gradients @ wide, 0))
+                    if kernels:
+                        multiply(gradients, wide, own)
+                    else:
+                        own.copy_(torch.where(counts, gradients @ wide, 0))
                 if for_matrix is not None:
-                    for_matrix += gradients.T @ part
+                    if kernels:
+                        multiply(gradients.T, part, for_matrix, add=start > 0)
+                    else:
+                        for_matrix += gradients.T @ part
                 if for_bias is not None:
                     for_bias += (counts.T.to(dtype) @ gradients)[0]  # faster than a sum
                 del gradients  # before the next ones are made
@@ -164,3 +164,44 @@ class _CrossEntropy(torch.autograd.Function):
 def _scaled(gradient: Tensor, above: Tensor, dtype: torch.dtype) -> Tensor:
     """`gradient * above`, written directly in `dtype`."""
     return torch.mul(gradient, above, out=gradient.new_empty(gradient.shape, dtype=dtype))
+
+
+def _token_losses(
+    logits: Tensor, targets: Tensor, exact: torch.dtype, train: bool
+) -> tuple[Tensor, Tensor | None]:
+    dtype, chosen = logits.dtype, targets.clamp(min=0)
+    logs = torch.log_softmax(logits, 1, dtype=exact)
+    del logits
+    found = logs.gather(1, chosen)
+    losses = torch.where(targets != IGNORED, -found, 0)
+    if not train:
+        return losses, None
+    # d/dlogit = softmax - 1 at the target, rounded once.
+    gradients = torch.empty_like(logs, dtype=dtype)
+    torch.exp(logs, out=gradients)
+    gradients.scatter_(1, chosen, found.expm1().to(dtype))
+    return losses, gradients
+
+
+def _bag_losses(
+    logits: Tensor, bags: Tensor, sizes: Tensor, exact: torch.dtype, train: bool
+) -> tuple[Tensor, Tensor | None]:
+    dtype, share = logits.dtype, 1 / sizes.clamp(min=1).to(exact)
+    logs = torch.log_softmax(logits, 1, dtype=exact)
+    del logits
+    known = logs[:, : bags.shape[1]]  # logits may be aligned
+    losses = -torch.where(bags, known, 0).sum(1, keepdim=True) * share
+    if not train:
+        return losses, None
+    # d/dlogit = softmax - 1 / size in the bag, rounded once.
+    torch.exp(logs, out=logs)
+    known -= bags * share
+    return losses, logs.to(dtype)
+
+
+def multiply(left: Tensor, right: Tensor, into: Tensor, add: bool = False) -> None:
+    """Writes the product in float32, not rounded before, or adds it to `into`."""
+    if add:
+        torch.addmm(into, left, right, out_dtype=into.dtype, out=into)
+    else:
+        torch.mm(left, right, out_dtype=into.dtype, out=into)
