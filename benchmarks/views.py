@@ -3,10 +3,10 @@
     python benchmarks/views.py MODEL [MODEL ...] [--collections NAME ...] [--queries N] [--jobs N]
 
 Indexes the shared collections as `isthmus index COLLECTION -m MODEL` does, and measures up to 1,000
-test queries of each with bm25, dense, tokens (the first 100 of the two others, ranked by tokens alone), bm25 and
-dense, and all three, which is the default. Prints nDCG@10 and RR@10, and of how many collections a
-fusion is better or worse than bm25 and dense (paired t-tests, Holm over collections). `--values`
-FILE keeps the values of all queries, collection by collection.
+test queries of each with bm25, dense, tokens (the first 100 of both, ranked by tokens alone), bm25
+and dense, and all three, which is the default. Prints nDCG@10 and RR@10, and of how many
+collections a fusion is better or worse than bm25 and dense (paired t-tests, Holm over collections).
+`--values FILE` keeps the values of all queries, collection by collection.
 """
 
 from __future__ import annotations
