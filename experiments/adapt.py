@@ -35,8 +35,8 @@ from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.model_settings import known_settings
 from isthmus.evaluation import compare, per_query
 from isthmus.finetuning.merge import set_average, weights_of
-from isthmus.finetuning.stages import resolve_stage
-from isthmus.finetuning.train import train
+from isthmus.finetuning.pipeline import train_all
+from isthmus.finetuning.stages import Pipeline
 from isthmus.records import Ranking, Run
 from isthmus.workflows.adapt import encoder_settings, stages
 from isthmus.workflows.adapt_settings import AdaptSettings
@@ -48,13 +48,13 @@ SHARES = (0.1, 0.3, 0.5, 1.0)
 LABELS = (30, 100, 300, 1000, 0)  # 0: all
 PARTS = {  # what is removed, or put in the place of another part
     "whole": [],
-    "no keep": ["dense.losses.keep=null"],
-    "no average": ["dense.merge=null"],
-    "no rule": ["dense.merge={share: 0.5}"],
-    "no titles": ["dense.pseudo_queries.sources.title=null"],
-    "no sentences": ["dense.pseudo_queries.sources.sentence=null"],
-    "no keep, no average": ["dense.losses.keep=null", "dense.merge=null"],
-    "BM25 negatives": ["dense.negatives.name=bm25", "dense.negatives.num_negatives=1"],
+    "no keep": ["finetune.losses.keep=null"],
+    "no average": ["finetune.merge=null"],
+    "no rule": ["finetune.merge={share: 0.5}"],
+    "no titles": ["finetune.pseudo_queries.sources.title=null"],
+    "no sentences": ["finetune.pseudo_queries.sources.sentence=null"],
+    "no keep, no average": ["finetune.losses.keep=null", "finetune.merge=null"],
+    "BM25 negatives": ["finetune.negatives.name=bm25", "finetune.negatives.num_negatives=1"],
 }
 PAPERS: dict[str, list[str]] = {
     "mlm": [],
@@ -76,7 +76,7 @@ def whole(
     data: str, model: str, output: Path, seed: int, recipe: str, part: str = "whole"
 ) -> Found:
     """The command itself, perhaps with one part changed: before and after, alone and with BM25."""
-    sets = ["problems=skip", f"dense.training.seed={seed}", *PARTS[part]]
+    sets = ["problems=skip", f"finetune.training.seed={seed}", *PARTS[part]]
     report = isthmus.adapt(data, model, output, recipe=recipe, settings=sets).report
     assert report is not None
     results = json.loads((output / "isthmus.json").read_text(encoding="utf-8"))["results"]
@@ -95,20 +95,23 @@ def paper(data: str, model: str, output: Path, seed: int, recipe: str, keep: int
 
 def labels(data: str, model: str, output: Path, seed: int, start: str, queries: int) -> Found:
     """Fine-tuning as `adapt --train-on` does it, from the adapted weights or the original ones."""
-    sets = ["finetune.merge=null", *([f"finetune.queries={queries}"] if queries else [])]
-    first, second = _stages(data, model, output, seed, sets, train_on=data)
-    begun = str(train(resolve_stage(first, {}))) if start == "adapted" else model
-    final = train(resolve_stage(second.model_copy(update={"model": begun}), {}))
+    own = "finetune.stages.labelled"
+    sets = [f"{own}.merge=null", *([f"{own}.queries={queries}"] if queries else [])]
+    sets += [] if start == "adapted" else [f"{own}.model={model}", "finetune.stages.adapted=null"]
+    found = _stages(data, model, output, seed, sets, train_on=data)
+    folders = train_all(found.stages, found.output)
+    begun = str(folders["adapted"] / "final") if start == "adapted" else model
+    final = folders["labelled"] / "final"
     return measured(begun, str(final), data, (0.0, 0.5, 0.7, 1.0))
 
 
 def _stages(
     data: str, model: str, output: Path, seed: int, sets: list[str], **flags: str
-) -> list[Any]:
+) -> Pipeline:
     named = {"documents": data, "model": model, "output": str(output), **flags}
-    more = ["problems=skip", f"dense.training.seed={seed}", *sets]
+    more = ["problems=skip", f"finetune.training.seed={seed}", *sets]
     settings = AdaptSettings.given(more, named, "adapt")
-    return list(stages(settings, encoder_settings(settings), model).values())
+    return stages(settings, encoder_settings(settings))
 
 
 def measured(start: str, final: str, data: str, shares: tuple[float, ...] = SHARES) -> Found:

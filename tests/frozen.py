@@ -503,12 +503,12 @@ def finetuning(values: Values, place: Path) -> None:
 
 
 def adapted(values: Values, place: Path, spec: str, start: str) -> None:
-    little = [f"dense.{one}" for one in SMALL] + [
-        "dense.training.max_steps=4", "dense.training.per_device_train_batch_size=16",
-        "dense.training_max_length=32", "query_max_length=16", "document_max_length=32",
+    little = [f"finetune.{one}" for one in SMALL] + [
+        "finetune.training.max_steps=4", "finetune.training.per_device_train_batch_size=16",
+        "finetune.training_max_length=32", "query_max_length=16", "document_max_length=32",
     ]  # fmt: skip
     ways = {
-        "adapt": ["pooling=mean", "similarity=cosine", "dense.merge.max_change=0.9"],
+        "adapt": ["pooling=mean", "similarity=cosine", "finetune.merge.max_change=0.9"],
         "adapt-dot": ["pooling=cls", "similarity=dot"],
         "adapt-sparse": ["encoder=sparse"],
     }

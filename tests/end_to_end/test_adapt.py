@@ -15,9 +15,9 @@ from isthmus.config.seen_queries import seen
 from isthmus.workflows.adapt import Adaptation
 
 LITTLE = [
-    "dense.training.max_steps=4", "dense.training.per_device_train_batch_size=16",
-    "dense.training_max_length=32", "dense.training.logging_steps=1",
-    "dense.training.save_steps=2", "query_max_length=16", "document_max_length=32",
+    "finetune.training.max_steps=4", "finetune.training.per_device_train_batch_size=16",
+    "finetune.training_max_length=32", "finetune.training.logging_steps=1",
+    "finetune.training.save_steps=2", "query_max_length=16", "document_max_length=32",
 ]  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def test_its_output_is_a_recipe(
 def test_two_processes(
     commands: Any, adapted: Path, judged: Path, model: Path, tmp_path: Path
 ) -> None:
-    half = "dense.training.per_device_train_batch_size=8"
+    half = "finetune.training.per_device_train_batch_size=8"
     commands.succeed(
         "adapt", judged, "--model", model, "--output", tmp_path / "run", *sets(*PLAIN, half),
         processes=2,
@@ -180,7 +180,7 @@ def test_unchanged(commands: Any, judged: Path, model: Path, tmp_path: Path) -> 
     output = tmp_path / "run"
     told = commands.succeed(
         "adapt", judged, "--model", model, "--output", output,
-        *sets(*PLAIN, "dense.merge.max_change=0.0"),
+        *sets(*PLAIN, "finetune.merge.max_change=0.0"),
     )  # fmt: skip
     assert "UNCHANGED: with any of the trained weights" in told.stdout
     assert results(output)["merge"]["adapted"]["share"] == 0
@@ -196,10 +196,10 @@ def test_unchanged(commands: Any, judged: Path, model: Path, tmp_path: Path) -> 
 def test_labels(commands: Any, judged: Path, model: Path, tmp_path: Path) -> None:
     told = commands.succeed(
         "adapt", judged, "--model", model, "--output", tmp_path / "run", "--train-on", judged,
-        *sets(*PLAIN, "finetune.training.num_train_epochs=1"),
+        *sets(*PLAIN, "finetune.stages.labelled.training.num_train_epochs=1"),
     )  # fmt: skip
-    assert "adapted + labels: RR@10" in told.stdout
-    labelled = tmp_path / "run" / "training" / "labelled" / "isthmus.json"
+    assert "labelled: RR@10" in told.stdout
+    (labelled,) = (tmp_path / "run" / "training").glob("labelled-*/isthmus.json")
     snapshot = json.loads(labelled.read_text(encoding="utf-8"))
     assert snapshot["results"]["queries"] == 60
     assert snapshot["identity"]["settings"]["split"] == "train"
@@ -228,14 +228,14 @@ def test_sparse(
     [
         (("query_max_length=8",), "does not say how it makes vectors"),
         (
-            (*PLAIN, "dense.losses.keep=null", "dense.losses.contrastive=null"),
-            "--set dense.losses.NAME.weight=1.0",
+            (*PLAIN, "finetune.losses.keep=null", "finetune.losses.contrastive=null"),
+            "--set finetune.stages.adapted.losses.NAME.weight=1.0",
         ),
         ((*PLAIN, "split=dev"), "has no split 'dev'"),
-        ((*PLAIN, "dense.pseudo_queries.sources.titel.share=1"), "titel"),
+        ((*PLAIN, "finetune.pseudo_queries.sources.titel.share=1"), "titel"),
         ((*PLAIN, "train_on=nowhere"), "nowhere"),
         ((*PLAIN, "eval_on=[nowhere]"), "nowhere"),
-        ((*PLAIN, "dense.document_max_length=64"), "would be lost"),
+        ((*PLAIN, "finetune.document_max_length=64"), "would be lost"),
     ],
 )
 def test_refused_before_anything_is_trained(
@@ -250,4 +250,4 @@ def test_refused_before_anything_is_trained(
     )
     assert ended.returncode == 2
     assert message in ended.stderr
-    assert not (tmp_path / "run" / "training" / "adapted" / "final").exists()
+    assert not list((tmp_path / "run").rglob("final"))

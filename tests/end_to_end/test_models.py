@@ -208,8 +208,8 @@ def test_a_t5_encoder_as_gtr_is_one(
 
 def test_adapting_keeps_prompts(commands: Any, e5: Path, collection: Path, tmp_path: Path) -> None:
     little = (
-        "dense.training.max_steps=2", "dense.training.per_device_train_batch_size=8",
-        "dense.training_max_length=32",
+        "finetune.training.max_steps=2", "finetune.training.per_device_train_batch_size=8",
+        "finetune.training_max_length=32",
     )  # fmt: skip
     commands.succeed(
         "adapt", collection, "--model", e5, "--output", tmp_path / "run",

@@ -68,13 +68,14 @@ def test_quickstart_compares_what_each_step_brings(
     short = [
         "packages=[email, http, logging, json]", f"model={model}",
         "splits={test: [email]}", "adapt.pooling=mean", "adapt.similarity=cosine",
-        "adapt.dense.training.max_steps=3", "adapt.dense.training.per_device_train_batch_size=8",
-        "adapt.finetune.training.max_steps=2",
+        "adapt.finetune.training.max_steps=3",
+        "adapt.finetune.training.per_device_train_batch_size=8",
+        "adapt.finetune.stages.labelled.training.max_steps=2",
     ]  # fmt: skip
     settings = [part for setting in short for part in ("--set", setting)]
     ended = commands.succeed("quickstart", "--output", output, *settings)
     found = json.loads((output / "adapted" / "report.json").read_text(encoding="utf-8"))
-    steps = ["original", "adapted", "adapted + labels"]
+    steps = ["original", "adapted", "labelled"]
     assert found["report"]["systems"] == ["BM25", *steps, *(f"{step} + BM25" for step in steps)]
     assert "next: isthmus " in ended.stdout
     assert "email" in commands.succeed("search", output / "adapted" / "index", "a header").stdout

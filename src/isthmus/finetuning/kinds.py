@@ -124,6 +124,7 @@ class Kind(ABC):
         return dict
 
 
+_OF_COSINES = 0.05  # the temperature of scores between -1 and 1
 _LEFT_TO_THE_MODEL = {"query_prompt", "document_prompt", "include_prompt", "truncate_dim"}
 
 
@@ -137,7 +138,8 @@ class Vectors(Kind):
 
     def __init__(self, chosen: Mapping[str, Any]) -> None:
         super().__init__(chosen)
-        self.temperature: float = chosen["temperature"]
+        cosine = getattr(self.settings, "similarity", "dot") == "cosine"
+        self.temperature: float = chosen["temperature"] or (_OF_COSINES if cosine else 1.0)
         self.training_max_length: int | None = chosen["training_max_length"]
         names = self.Settings.model_fields.keys() & _LEFT_TO_THE_MODEL
         self._left = [name for name in names if chosen[name] is None]

@@ -152,8 +152,11 @@ class FinetuneSettings(ReadingSettings, PromptSettings):
     sparse: SparseForm = Field(
         SparseForm(), description="Form of the term weights of a sparse encoder"
     )
-    temperature: float = Field(
-        1.0, gt=0, description="Number that scores are divided by (1 / scale)"
+    temperature: float | None = Field(
+        1.0,
+        gt=0,
+        description="Number that scores are divided by (1 / scale); null: 0.05 for cosine, 1 for "
+        "dot products",
     )
     query_max_length: int = Field(
         32, ge=4, description="Maximum number of tokens of a query, special ones included"

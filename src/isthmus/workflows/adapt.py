@@ -38,16 +38,13 @@ from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.evaluation import Report
 from isthmus.evaluation.tables import Shown, Table
-from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.stages import resolve_stage
-from isthmus.finetuning.train import train
-from isthmus.finetuning.training_collection import check_split
+from isthmus.finetuning.pipeline import train_all
+from isthmus.finetuning.stages import Pipeline, assemble, check_outside
 from isthmus.indexes.manifest import Bm25Settings
 from isthmus.progress import notice
 from isthmus.retrieval.index import IndexSettings, index
 from isthmus.training.parallel import main_process_first
 from isthmus.workflows.adapt_report import (
-    ADAPTED,
     LABELLED,
     REPORT,
     AdaptReport,
@@ -143,12 +140,11 @@ def run(
     with named_at("--model"):
         model_folder(settings.model)
         known = encoder_settings(settings)
-    plain = known != known_settings(settings.model)
-    original = str(output / _TRAINING / "original") if plain else settings.model
-    trained = stages(settings, known, original)
+    with _under_finetune():
+        pipeline = stages(settings, known)
+        check_outside(pipeline)
     corpus = open_corpus(settings.documents, settings.account())
     judged = _judged(settings, corpus)
-    _check(settings, trained)
     with ExitStack() as claims:
         with main_process_first():
             sentence = survey(corpus, called(settings.documents))
@@ -160,41 +156,38 @@ def run(
             if is_complete(output):
                 notice(f"{output} is complete already")
                 return Adaptation(output)
-            if plain:
-                _save_original(settings.model, known, Path(original))
         notice(sentence)
-        for number, (name, stage) in enumerate(trained.items(), start=1):
-            _say(began, f"{number}/{len(trained) + 2} {name}: train on {called(stage.collection)}")
-            train(resolve_stage(stage, {}))
+        folders = train_all(pipeline.stages, pipeline.output)
         if os.environ.get("RANK", "0") != "0":
             return Adaptation(output)  # of several processes, the first does the rest
-        _say(began, f"{len(trained) + 1}/{len(trained) + 2} index the documents")
-        models = {name: stage.output for name, stage in trained.items()}
-        last = list(models)[-1]
+        _say(began, "index the documents")
+        trained = {name: folders[name] for name in folders if pipeline.stages[name].kind.retrieves}
+        last = pipeline.last_retriever
         if not (output / MODEL).is_dir():
             with whole_folder(output / MODEL) as partial:
-                shutil.copytree(Path(models[last]) / "final", partial, dirs_exist_ok=True)
+                shutil.copytree(trained[last] / "final", partial, dirs_exist_ok=True)
         made = index(
             settings.documents,
             output / INDEX,
             str(output / MODEL),
             settings=_index_settings(settings),
         )
+        original = _original(settings.model, known, output / _TRAINING / "original")
+        models = {name: str(folder) for name, folder in trained.items()}
         models[last] = str(output / MODEL)
-        report = _compared(settings, judged, original, models, made)
-        merges = {name: _merge(stage) for name, stage in trained.items()}
+        merges = {name: _merge(folder) for name, folder in trained.items()}
         found = AdaptReport(
             documents=settings.documents,
             survey=sentence,
             model=settings.model,
-            seed=next(iter(trained.values())).training.seed,
+            seed=pipeline.stages[last].settings.training.seed,
             merges=merges,
-            report=report,
+            report=_compared(settings, judged, original, models, made),
         )
         found.write(output)
         results = {"seconds": time.monotonic() - began, "merge": merges}
-        finish_model(output, results, [trained[last].output], MODEL)
-    _say(began, f"{len(trained) + 2}/{len(trained) + 2} done: {output / 'report.md'}")
+        finish_model(output, results, [trained[last]], MODEL)
+    _say(began, f"done: {output / 'report.md'}")
     return Adaptation(output)
 
 
@@ -251,61 +244,48 @@ def encoder_settings(settings: AdaptSettings) -> DenseSettings | SparseSettings:
     return found
 
 
-def _save_original(model: str, known: DenseSettings | SparseSettings, folder: Path) -> None:
-    """The encoder before training, with what settings say of it next to its weights."""
+def _original(model: str, known: DenseSettings | SparseSettings, folder: Path) -> str:
+    """The encoder before training, by name; a copy with what settings say of it, if they do."""
+    if known == known_settings(model):
+        return model
     if not folder.is_dir():
         with whole_folder(folder) as partial:
             load_encoder(model, known, exact=True).save(partial)
+    return str(folder)
 
 
 @contextmanager
-def _under(key: str) -> Iterator[None]:
-    """Lets the advice of errors about a stage name its settings where `adapt` has them."""
+def _under_finetune() -> Iterator[None]:
+    """Lets the advice of errors about stages name settings where `adapt` has them."""
     try:
         yield
     except SettingsError as error:
-        error.fix = error.fix.replace("--set ", f"--set {key}.")
+        error.fix = error.fix.replace("--set ", "--set finetune.")
         raise
 
 
-def _check(settings: AdaptSettings, trained: Mapping[str, FinetuneSettings]) -> None:
-    """Raises on what would fail after training has begun."""
-    for name, stage in trained.items():
-        with _under("dense" if name == ADAPTED else "finetune"):
-            resolve_stage(stage)
-    if settings.train_on is not None:
-        labelled = open_collection(settings.train_on, settings.account())
-        check_split(labelled, trained[LABELLED])
+def stages(settings: AdaptSettings, known: DenseSettings | SparseSettings) -> Pipeline:
+    """The stages of training: what the recipe has, for this encoder and these documents.
 
-
-def stages(
-    settings: AdaptSettings, known: DenseSettings | SparseSettings, original: str
-) -> dict[str, FinetuneSettings]:
-    """What is trained: on queries drawn from the documents, then on labels where there are any."""
-    own = known.model_dump()
-    for key in type(known).model_fields.keys() & settings.dense.keys():
-        said = getattr(known, key)
-        raise SettingsError(
-            f"dense.{key} = {settings.dense[key]!r} would be lost: the model has {said!r}",
-            f"--set {key}={settings.dense[key]}",
-        )
-    values = settings.dense
-    if isinstance(known, SparseSettings) or known.similarity == "dot":
-        values = merged(values, settings.dot)
+    The stage `labelled` is trained on the labels of `train_on`, and left out where there are none.
+    """
+    own: dict[str, Any] = {"encoder": "dense", **known.model_dump()}
     if isinstance(known, SparseSettings):
-        values = merged(values, settings.sparse)
-        own["sparse"] = {key: own.pop(key) for key in SparseForm.model_fields if key in own}
-    values = merged(values, own)
-    values |= {name: getattr(settings, name) for name in ("problems", "line_limit", "passages")}
-    place = Path(settings.output) / _TRAINING
-    adapted, labelled = str(place / "adapted"), str(place / "labelled")
-    paths = {"model": original, "collection": settings.documents, "output": adapted}
-    found = {ADAPTED: FinetuneSettings.parse({**values, **paths}, where="adapt", under="dense")}
-    if settings.train_on is not None:
-        paths = {"model": adapted, "collection": settings.train_on, "output": labelled}
-        values = {**merged(values, settings.finetune), **paths}
-        found[LABELLED] = FinetuneSettings.parse(values, where="adapt", under="finetune")
-    return found
+        form = {key: own.pop(key) for key in SparseForm.model_fields if key in own}
+        own |= {"encoder": "sparse", "sparse": form, "start_terms": None}  # it has few already
+    own |= {name: getattr(settings, name) for name in ("problems", "line_limit", "passages")}
+    for key in own.keys() & settings.finetune.keys():
+        raise SettingsError(
+            f"finetune.{key} = {settings.finetune[key]!r} would be lost: the model, and `adapt` "
+            f"itself, say {own[key]!r}",
+            f"leave it out of `finetune`; {key}=… may be set next to it",
+        )
+    own |= {"model": settings.model, "collection": settings.documents}
+    values = merged(settings.finetune, {**own, "output": str(Path(settings.output) / _TRAINING)})
+    if LABELLED in values["stages"]:
+        labels = settings.train_on and {"collection": settings.train_on}
+        values = merged(values, {"stages": {LABELLED: labels}})
+    return assemble(values, where="adapt")
 
 
 def _judged(settings: AdaptSettings, corpus: Corpus) -> list[tuple[str, str]]:
@@ -328,7 +308,7 @@ def _judged(settings: AdaptSettings, corpus: Corpus) -> list[tuple[str, str]]:
     return found
 
 
-def _merge(stage: FinetuneSettings) -> dict[str, Any] | None:
+def _merge(folder: Path) -> dict[str, Any] | None:
     """What merging a finished stage returned; None where it is not merged."""
-    found: dict[str, Any] | None = read_snapshot(Path(stage.output))["results"].get("merge")
+    found: dict[str, Any] | None = read_snapshot(folder)["results"].get("merge")
     return found

@@ -19,7 +19,7 @@ from isthmus.evaluation.tables import escape_html, escape_markdown, page
 from isthmus.finetuning.merge import summary
 from isthmus.retrieval.index import BM25
 
-ORIGINAL, ADAPTED, LABELLED = "original", "adapted", "adapted + labels"
+ORIGINAL, ADAPTED, LABELLED = "original", "adapted", "labelled"
 FUSED = "{} + BM25"
 REPORT = "report.json"
 Outcome = Literal["better", "no significant change", "WORSE", "NOT MEASURED"]
@@ -94,7 +94,7 @@ class AdaptReport(BaseModel):
         return (
             "Keep the original encoder: these queries do not show that the adapted one is better. "
             "More judged queries can show smaller differences. More training (-r adapt, or a "
-            "higher dense.training.max_steps) or labelled queries (--train-on COLLECTION) may "
+            "higher finetune.training.max_steps) or labelled queries (--train-on COLLECTION) may "
             "make a larger one."
         )
 

@@ -38,10 +38,10 @@ class AdaptSettings(ReadingSettings, EncodingChoice):
     bm25: Bm25Settings | None = Field(
         None, description="Settings of BM25 in the index: language, k1, b, …"
     )
-    dense: dict[str, Any] = Field(description="Settings of `isthmus finetune`, without labels")
-    dot: dict[str, Any] = Field({}, description="Changes for encoders that compare by dot product")
-    sparse: dict[str, Any] = Field({}, description="Further changes for sparse encoders")
-    finetune: dict[str, Any] = Field({}, description="Changes for training on labels")
+    finetune: dict[str, Any] = Field(
+        description="Settings of `isthmus finetune` with stages, of which `labelled` is that of "
+        "train_on"
+    )
     evaluation: EvaluationSettings = EvaluationSettings(
         measures=("RR@10", "nDCG@10", "R@100"), correction="holm"
     )

@@ -13,7 +13,6 @@ from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.sparse import SparseSettings
 from isthmus.errors import InputError, IsthmusError, SettingsError
 from isthmus.finetuning.stages import assemble as stages_of
-from isthmus.finetuning.stages import resolve_stage
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.workflows.adapt import stages as adapt_stages
@@ -28,8 +27,13 @@ def test_recipes_of_adapt_resolve_to_stages(recipe: Recipe, known: Any) -> None:
     flags = {"documents": "d", "output": "o", "model": "m", "train_on": "l"}
     values = resolve("adapt", recipe.name, flags)
     settings = AdaptSettings.parse(values, where=recipe.name)
-    for stage in adapt_stages(settings, known, "m").values():
-        assert resolve_stage(stage).settings.encoder == stage.encoder
+    found = adapt_stages(settings, known).stages
+    encoder = "sparse" if isinstance(known, SparseSettings) else "dense"
+    assert {name: stage.settings.encoder for name, stage in found.items()} == {
+        "adapted": encoder, "labelled": encoder,
+    }  # fmt: skip
+    assert found["labelled"].settings.pseudo_queries is None
+    assert found["labelled"].settings.collection == "l"
 
 
 @pytest.mark.parametrize("recipe", SHIPPED, ids=lambda recipe: recipe.name)
