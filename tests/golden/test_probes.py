@@ -24,7 +24,6 @@ from isthmus.pretraining.probes import (
     Retrieval,
     assemble_probes,
     mean_reciprocal_rank,
-    prepare_held_out,
 )
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
@@ -90,9 +89,7 @@ class Bench:
 
     def measure(self, name: str) -> dict[str, float]:
         with torch.no_grad():
-            values = self.probes[name](self.task, self.held_out)
-        self.held_out.forget()
-        return values
+            return self.probes[name](self.task, self.held_out)
 
 
 @pytest.fixture
@@ -119,7 +116,7 @@ def make(tokenizer: Tokenizer, backbone: Backbone, corpus: TokenisedCorpus) -> C
                 parameter.data += 0.5 * torch.randn(parameter.shape, generator=generator)
         rows = np.setdiff1d(np.arange(len(corpus)), HELD_OUT)
         examples = PretrainExamples(corpus, parts.view, tokenizer, MAX_LENGTH, seed=5, rows=rows)
-        held_out = prepare_held_out(examples, HELD_OUT, documents(), task, settings.probes)
+        held_out = HeldOut(examples, HELD_OUT, documents(), task, settings.probes)
         measured = assemble_probes(settings.probes, parts)
         for probe in measured.values():
             probe.prepare(task, held_out, decides=False)

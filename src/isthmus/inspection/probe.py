@@ -29,12 +29,12 @@ from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.parts import Column, Vector
 from isthmus.pretraining.probes import (
     FEWEST,
+    HeldOut,
     Probe,
     Rows,
     applying,
     measure,
     own_numbers,
-    prepare_held_out,
     split,
 )
 from isthmus.pretraining.recipe import Parts, assemble
@@ -282,7 +282,7 @@ def _measured(
     examples = PretrainExamples(corpus, view, task.tokenizer, length, seed, columns, rest)
     documents = open_corpus(spec, Problems("skip", settings.line_limit)).documents()
     with torch.no_grad():
-        held_out = prepare_held_out(examples, chosen, documents, task, settings)
+        held_out = HeldOut(examples, chosen, documents, task, settings)
         for one in probes.values():
             one.prepare(task, held_out, decides=False)
         return measure(probes, task, held_out)

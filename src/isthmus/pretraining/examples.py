@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,12 @@ class PretrainExamples(Examples):
         self.seed = seed
         self.columns = columns or {}
         self.rows = np.arange(len(corpus)) if rows is None else rows
+
+    def of(self, rows: npt.NDArray[np.int64]) -> PretrainExamples:
+        """The same of other documents, padded no further than need be."""
+        other = copy(self)
+        other.rows, other.steady = rows, False
+        return other
 
     @property
     def lengths(self) -> npt.NDArray[np.integer]:

@@ -35,7 +35,6 @@ from isthmus.pretraining.probes import (
     Probing,
     Rows,
     assemble_probes,
-    prepare_held_out,
     report_probes,
     split,
 )
@@ -144,7 +143,7 @@ def _held_out(
     settings: PretrainSettings, examples: PretrainExamples, rows: Rows, task: PretrainTask
 ) -> HeldOut:
     corpus = open_corpus(settings.documents, Problems("skip", settings.line_limit))
-    return prepare_held_out(examples, rows, corpus.documents(), task, settings.probes)
+    return HeldOut(examples, rows, corpus.documents(), task, settings.probes)
 
 
 def _take_best(task: PretrainTask, output: Path) -> int:

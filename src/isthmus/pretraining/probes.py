@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -33,7 +32,6 @@ from isthmus.pretraining.step import IGNORED
 from isthmus.pretraining.task import PretrainTask
 from isthmus.records import Document
 from isthmus.text.corpus import TokenisedCorpus
-from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.evaluation import Best, EvaluationCallback, evaluations, report_curves
 from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer
@@ -45,42 +43,41 @@ EPOCH = 2**31
 Rows = npt.NDArray[np.int64]
 
 
-class Frame:
-    """Special tokens around token ids, and padding to batches."""
+class HeldOut:
+    """Documents that training never sees, ready to be measured, in batches of like length."""
 
-    def __init__(self, tokenizer: Tokenizer, room: int) -> None:
-        self.tokenizer = tokenizer
-        self.room = room
-        self.size = len(tokenizer.prefix) + len(tokenizer.suffix)
+    def __init__(
+        self,
+        examples: PretrainExamples,
+        rows: Rows,
+        documents: Iterable[Document],
+        task: PretrainTask,
+        settings: MeasurementSettings,
+    ) -> None:
+        corpus = examples.corpus
+        self.examples = examples  # what training sees
+        self.documents = documents  # the whole corpus, with titles; to be read once
+        self.tokenizer = task.tokenizer
+        # What stands for a text.
+        self.vector = task.parts.vector if settings.vector == "auto" else settings.vector
+        self.rows = rows[np.argsort(corpus.lengths[rows], kind="stable")]
+        # Each document, cropped, unmasked; and what the recipe's own view shows of them.
+        self.texts = self.batches([corpus[row].tokens.tolist() for row in self.rows])
+        shown = examples.of(self.rows)
+        self.steps = [
+            shown.collate([shown[EPOCH, index] for index in block]) for block in _blocks(len(rows))
+        ]
+        self.logits: list[Tensor] = []  # of `texts`, kept for one evaluation
 
-    def batches(self, rows: Sequence[Sequence[int]]) -> list[Batch]:
-        """Batches in the order given; the keys that draw masks follow the place."""
-        prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
-        made = []
-        for block in _blocks(len(rows)):
-            framed = [[*prefix, *rows[index][: self.room], *suffix] for index in block]
-            ids, mask = pad(framed, self.tokenizer.pad_id)
+    def batches(self, texts: Sequence[Sequence[int]]) -> list[Batch]:
+        """Framed and padded token ids, in their order; keys follow the place."""
+        of, made = self.examples, []
+        for block in _blocks(len(texts)):
+            framed = [[*of.prefix, *texts[index][: of.room], *of.suffix] for index in block]
+            ids, mask = pad(framed, of.pad_id)
             keys = torch.tensor([key(0, EPOCH, index) for index in block])
             made.append({"input_ids": ids, "attention_mask": mask, "keys": keys})
         return made
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Documents that training never sees, ready to be measured."""
-
-    vector: Vector  # what stands for a text
-    texts: list[Batch]  # each document, cropped, unmasked
-    steps: list[Batch]  # what the recipe's own view shows of them
-    rows: Rows  # of the corpus, in the order of `texts`
-    documents: Iterable[Document]  # the whole corpus, with titles; to be read once
-    examples: PretrainExamples  # what training sees
-    frame: Frame
-    logits: list[Tensor] = field(default_factory=list)  # of `texts`, kept for one evaluation
-
-    def forget(self) -> None:
-        """Drops what was computed with weights that have changed since."""
-        self.logits.clear()
 
 
 def split(corpus: TokenisedCorpus, settings: MeasurementSettings, seed: int) -> tuple[Rows, Rows]:
@@ -97,41 +94,6 @@ def split(corpus: TokenisedCorpus, settings: MeasurementSettings, seed: int) -> 
         return everything, everything[:0]
     held_out = np.sort(order[np.sort(first)[:count]])
     return everything[~np.isin(keys, keys[held_out])], held_out
-
-
-def prepare_held_out(
-    examples: PretrainExamples,
-    held_out: Rows,
-    documents: Iterable[Document],
-    task: PretrainTask,
-    settings: MeasurementSettings,
-) -> HeldOut:
-    """The held-out documents in batches of similar lengths."""
-    corpus, room, tokenizer = examples.corpus, examples.room, task.tokenizer
-    held_out = held_out[np.argsort(corpus.lengths[held_out], kind="stable")]
-    frame = Frame(tokenizer, room)
-    texts = [corpus[row].tokens.tolist() for row in held_out]
-    steps = PretrainExamples(
-        corpus,
-        examples.view,
-        tokenizer,
-        room + frame.size,
-        examples.seed,
-        examples.columns,
-        held_out,
-    )
-    return HeldOut(
-        vector=task.parts.vector if settings.vector == "auto" else settings.vector,
-        texts=frame.batches(texts),
-        steps=[
-            steps.collate([steps[EPOCH, index] for index in block])
-            for block in _blocks(len(held_out))
-        ],
-        rows=held_out,
-        documents=documents,
-        examples=examples,
-        frame=frame,
-    )
 
 
 def _blocks(count: int) -> list[range]:
@@ -218,7 +180,7 @@ def measure(probes: Mapping[str, Probe], task: PretrainTask, held_out: HeldOut) 
     for name, one in probes.items():
         for metric, value in one(task, held_out).items():
             values[f"{name}/{metric}" if metric else name] = value
-    held_out.forget()
+    held_out.logits.clear()  # the weights change
     return values
 
 
@@ -495,7 +457,7 @@ class Retrieval(Probe):
             self.groups = torch.arange(len(queries))
         if not queries and decides:
             raise _no_query("neither titles nor passages of two sentences", "probes.best_by")
-        self.queries, self.passages = map(held_out.frame.batches, (queries, passages))
+        self.queries, self.passages = map(held_out.batches, (queries, passages))
 
     def remark(self, seen: Sequence[Mapping[str, float]]) -> str | None:
         """Whether the model was better before."""
@@ -549,7 +511,7 @@ def _titled(held_out: HeldOut) -> list[tuple[str, str]]:
 
 
 def _tokens(texts: Sequence[str], held_out: HeldOut) -> Tokens:
-    return [row.ids for row in held_out.frame.tokenizer.split(list(texts))]
+    return [row.ids for row in held_out.tokenizer.split(list(texts))]
 
 
 def _sentences(held_out: HeldOut) -> tuple[Tokens, Tokens]:
@@ -557,7 +519,7 @@ def _sentences(held_out: HeldOut) -> tuple[Tokens, Tokens]:
     queries, passages = [], []
     for row in held_out.rows:
         document = held_out.examples.corpus[row]
-        tokens = document.tokens[: held_out.frame.room].tolist()
+        tokens = document.tokens[: held_out.examples.room].tolist()
         edges = [0, *(s for s in document.sentences.tolist() if 0 < s < len(tokens)), len(tokens)]
         spans = [
             (start, end)

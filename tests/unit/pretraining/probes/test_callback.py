@@ -28,7 +28,6 @@ from isthmus.pretraining.probes import (
     Probe,
     Probing,
     assemble_probes,
-    prepare_held_out,
 )
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
@@ -163,7 +162,7 @@ def make(
                 wanted = type(wanted).parse({**probes, "measure": {}}, "test")
 
             def prepare() -> HeldOut:
-                return prepare_held_out(examples, held_out, [], task, wanted)
+                return HeldOut(examples, held_out, [], task, wanted)
 
             trainer.add_callback(Probing(trainer, measured, prepare, wanted))
         return trainer

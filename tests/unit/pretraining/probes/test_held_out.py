@@ -15,7 +15,7 @@ from tests.factories import tokenised
 
 from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.probes import HeldOut, Retrieval, assemble_probes, prepare_held_out, split
+from isthmus.pretraining.probes import HeldOut, Retrieval, assemble_probes, split
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings, ProbeSettings
 from isthmus.pretraining.task import PretrainTask
@@ -99,7 +99,7 @@ def prepared(
     rows = np.arange(len(texts))
     examples = PretrainExamples(texts, parts.view, TOKENIZER, 24, seed=5, rows=rows[:2])
     task = PretrainTask(BACKBONE, TOKENIZER, parts)
-    held_out = prepare_held_out(examples, rows[2:], documents, task, settings.probes)
+    held_out = HeldOut(examples, rows[2:], documents, task, settings.probes)
     return task, held_out, settings.probes
 
 
