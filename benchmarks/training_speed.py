@@ -36,8 +36,7 @@ import transformers
 from isthmus.collections import Problems, open_corpus
 from isthmus.config import resolve, shipped_recipes
 from isthmus.config.models import model_folder
-from isthmus.nn.backbone import Backbone
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import Backbone, new_backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble

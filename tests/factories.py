@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
+import torch.nn.functional as functional
+from torch import Tensor
 from transformers import BertConfig
 
 from isthmus.collections import open_collection
@@ -23,7 +26,7 @@ from isthmus.indexes.manifest import (
     SparseField,
 )
 from isthmus.indexes.writer import IndexWriter
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.records import Document, Passage, document_of
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.passages import Cut, Cutter
@@ -42,6 +45,20 @@ def bert(vocabulary: int, **changes: Any) -> BertConfig:
         "intermediate_size": 32, "max_position_embeddings": 64, "initializer_range": 0.3,
     }  # fmt: skip
     return BertConfig(vocab_size=vocabulary, **{**shape, **changes})
+
+
+def looked_up(words: Tensor, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Grows with the ids of every look-up in a matrix: a hook would turn own layers off."""
+    found: list[Tensor] = []
+    plain = functional.embedding
+
+    def noted(ids: Tensor, matrix: Tensor, *more: Any) -> Tensor:
+        if matrix is words:
+            found.append(ids)
+        return plain(ids, matrix, *more)
+
+    monkeypatch.setattr(functional, "embedding", noted)
+    return found
 
 
 def write_collection(

@@ -17,7 +17,7 @@ import pytest
 
 import isthmus
 from isthmus.encoders import DenseEncoder, DenseSettings
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.serving.serve import open_app
 from isthmus.text.tokenizer import new_tokenizer
 

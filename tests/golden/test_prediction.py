@@ -10,10 +10,10 @@ import torch.nn.functional as functional
 from tests.golden.loops import log_softmax, numerical_gradient
 from torch import Tensor
 
-from isthmus.nn import vocabulary_product
+from isthmus.nn import losses
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import Prediction
-from isthmus.nn.vocabulary_product import IGNORED, aligned
+from isthmus.nn.losses import IGNORED, aligned
 
 TERMS, WIDTH, TOKENS = 37, 6, 11
 
@@ -34,13 +34,13 @@ def plain(given: Prediction, targets: Tensor) -> Tensor:
 
 @pytest.fixture(params=[1, 8], ids=["as it is", "aligned"])
 def alignment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vocabulary_product.MULTIPLE, "cpu", request.param)
+    monkeypatch.setitem(losses.MULTIPLE, "cpu", request.param)
 
 
 @pytest.mark.usefixtures("alignment")
 @pytest.mark.parametrize("room", [1, 3 * TERMS, 10**6])
 def test_value_and_gradients(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    monkeypatch.setitem(vocabulary_product.AT_ONCE, "cpu", room)
+    monkeypatch.setitem(losses.AT_ONCE, "cpu", room)
     given, targets = made()
     # Two losses share the matrix, each with a weight of its own, as objectives do.
     found = 0.3 * given.cross_entropy(targets) + 2 * given.cross_entropy(targets.flip(0))
@@ -70,7 +70,7 @@ def test_without_bias_and_with_frozen_parts() -> None:
 @pytest.mark.parametrize("room", [1, 3 * TERMS, 10**6])
 @pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
 def test_targets_without_weight(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) -> None:
-    monkeypatch.setitem(vocabulary_product.AT_ONCE, "cpu", room)
+    monkeypatch.setitem(losses.AT_ONCE, "cpu", room)
     given, targets = made()
     if not bias:
         given = given._replace(bias=None)
@@ -109,7 +109,7 @@ def test_no_gradient_is_computed_where_none_is_wanted(monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("alignment")
 def test_mixed_precision_sums_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vocabulary_product.AT_ONCE, "cpu", 3 * TERMS)
+    monkeypatch.setitem(losses.AT_ONCE, "cpu", 3 * TERMS)
     given, targets = made(torch.float32, 4000)
     with torch.autocast("cpu", torch.bfloat16):
         found = given.cross_entropy(targets)
@@ -148,7 +148,7 @@ def plain_bags(given: Prediction, bags: Tensor) -> Tensor:
 @pytest.mark.parametrize("room", [1, 3 * TERMS, 10**6])
 @pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
 def test_bags(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) -> None:
-    monkeypatch.setitem(vocabulary_product.AT_ONCE, "cpu", room)
+    monkeypatch.setitem(losses.AT_ONCE, "cpu", room)
     given, targets = made()
     if not bias:
         given = given._replace(bias=None)
@@ -171,7 +171,7 @@ def test_bags(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) -> None:
 @pytest.mark.usefixtures("alignment")
 @pytest.mark.parametrize("room", [1, 10**6])
 def test_empty_bags(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    monkeypatch.setitem(vocabulary_product.AT_ONCE, "cpu", room)
+    monkeypatch.setitem(losses.AT_ONCE, "cpu", room)
     given, _ = made()
     bags, sizes = bagged()
     kept = sizes > 0
@@ -217,7 +217,7 @@ def test_no_slopes_of_bags_where_none_are_wanted(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("alignment")
 def test_bags_in_mixed_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vocabulary_product.AT_ONCE, "cpu", 30 * TERMS)
+    monkeypatch.setitem(losses.AT_ONCE, "cpu", 30 * TERMS)
     given, _ = made(torch.float32, 1000)
     bags, sizes = bagged(1000)
     with torch.autocast("cpu", torch.bfloat16):
@@ -280,7 +280,7 @@ def test_finite_differences() -> None:
 
 
 def test_terms_that_pad_are_never_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vocabulary_product.MULTIPLE, "cpu", 8)
+    monkeypatch.setitem(losses.MULTIPLE, "cpu", 8)
     given, _ = made()
     matrix, bias = aligned(given.matrix, given.bias)
     assert matrix.shape == (40, WIDTH)

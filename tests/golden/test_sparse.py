@@ -17,7 +17,8 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings, term_weights
 from isthmus.finetuning.losses import losses
 from isthmus.finetuning.regularizers import regularizers
 from isthmus.finetuning.sparsity import SparseTask
-from isthmus.nn import heads, vocabulary_product
+from isthmus.nn import heads
+from isthmus.nn import losses as vocabulary
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 
@@ -98,9 +99,7 @@ def test_few_logits_at_a_time_change_nothing(
     copies = heads.COPIES if pooling == "sum" else 1
     found = []
     for rows in (100, 3, 1, 0):  # all at once, three and one, one each, one each though too large
-        monkeypatch.setitem(
-            vocabulary_product.AT_ONCE, "cpu", copies * rows * 6 * encoder.dimension
-        )
+        monkeypatch.setitem(vocabulary.AT_ONCE, "cpu", copies * rows * 6 * encoder.dimension)
         weights = encoder.represent_documents(ids, mask)
         gradient = torch.autograd.grad(weights.square().sum(), backbone.word_embeddings)[0]
         with torch.inference_mode():

@@ -16,7 +16,7 @@ from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.mining.mine import mine
 from isthmus.finetuning.negatives import negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.records import Query
 from isthmus.text.tokenizer import new_tokenizer
 

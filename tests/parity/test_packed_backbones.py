@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.factories import looked_up
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForMaskedLM
 
@@ -126,13 +127,13 @@ def both_ways(backbone: Backbone, run: Callable[[Backbone], Tensor]) -> tuple[An
 
 @architecture
 @kinds_of_attention
-def test_states_and_gradients(kind: str, implementation: str) -> None:
+def test_states_and_gradients(
+    kind: str, implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backbone = random_backbone(kind, implementation)
     ids, mask = padded_batch(LENGTHS)
     rows = mask.bool()
-    streams: list[Tensor] = []
-    words = backbone.model.get_input_embeddings()
-    words.register_forward_hook(lambda *call: streams.append(call[2]))
+    streams = looked_up(backbone.word_embeddings, monkeypatch)
     packed, padded = both_ways(backbone, lambda b: b(ids, mask)[rows])
     expected = (1, sum(LENGTHS)) if kind != "mpnet" else tuple(ids.shape)
     assert tuple(streams[0].shape[:2]) == expected, "the encoder met no padding"

@@ -19,7 +19,7 @@ from isthmus.config.models import model_folder
 from isthmus.errors import SettingsError
 from isthmus.finetuning.registries import PSEUDO_QUERIES, pseudo_queries
 from isthmus.indexes.documents import blocks
-from isthmus.nn.pretrained import read_config
+from isthmus.nn.loading import read_config
 from isthmus.records import Document, Passage
 from isthmus.text.passages import BETWEEN
 from isthmus.text.sentences import sentence_starts, word_count

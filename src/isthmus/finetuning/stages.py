@@ -35,7 +35,7 @@ from isthmus.finetuning.training_collection import (
 )
 from isthmus.indexes.documents import blocks
 from isthmus.nn.classifier import check_classifier
-from isthmus.nn.pretrained import read_config
+from isthmus.nn.loading import read_config
 from isthmus.progress import Bar
 from isthmus.training.trainer import check_trackers
 

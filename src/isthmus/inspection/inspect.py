@@ -28,7 +28,7 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError, SettingsError
 from isthmus.evaluation.tables import Cell, Shown, Table
 from isthmus.inspection.probe import probe, saved
-from isthmus.nn.pretrained import lacks_head
+from isthmus.nn.loading import lacks_head
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import Parts, assemble

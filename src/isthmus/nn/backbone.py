@@ -17,12 +17,12 @@ from isthmus.nn.architectures import head_modules
 from isthmus.nn.attention import Attention, use_packable_attention
 from isthmus.nn.heads import Prediction, VocabularyLayer, predict
 from isthmus.nn.kernels.available import Untouched, has_kernels
-from isthmus.nn.kernels.bert_layer import PostNormStack
+from isthmus.nn.kernels.bert_layer import PostNormStack, kernel_type
 from isthmus.nn.kernels.norm_gelu import drop_add_norm
-from isthmus.nn.kernels.projection import kernel_type
+from isthmus.nn.loading import load_masked_lm, quiet, set_values, with_pooler
 from isthmus.nn.numerics import position_numbers, use_first_type, use_quick_dropout
 from isthmus.nn.packing import Asking, Full, Packing, take_rows
-from isthmus.nn.pretrained import load_masked_lm, quiet, set_values, with_pooler
+from isthmus.nn.shapes import shape_of
 
 
 class Encoded(NamedTuple):
@@ -394,3 +394,24 @@ class Backbone(nn.Module):
                 f"{[*unexpected, *missing][:3]}",
                 "train again in another --output",
             )
+
+
+def new_backbone(
+    size: str, vocabulary: int, pad_id: int, max_length: int = 512, seed: int = 0
+) -> Backbone:
+    """A BERT with a masked-LM head and random weights, the same for the same seed."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    layers, width = shape_of(size)
+    config: Any = BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        intermediate_size=4 * width,
+        max_position_embeddings=max_length,
+        pad_token_id=pad_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Backbone(BertForMaskedLM(config))

@@ -16,7 +16,7 @@ from isthmus.errors import InputError
 from isthmus.nn.architectures import ARCHITECTURES, MASKED_LM
 from isthmus.nn.attention import Attention
 from isthmus.nn.backbone import Backbone
-from isthmus.nn.pretrained import (
+from isthmus.nn.loading import (
     explained,
     load_seeded,
     loading_options,

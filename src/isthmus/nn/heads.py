@@ -13,11 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 from isthmus.nn.architectures import ARCHITECTURES, head_modules
 from isthmus.nn.kernels.available import Untouched, has_kernels
-from isthmus.nn.kernels.cross_entropy import Bags, Targets, summed_cross_entropy
 from isthmus.nn.kernels.lexicon import largest_logits
 from isthmus.nn.kernels.norm_gelu import bias_gelu, drop_add_norm
+from isthmus.nn.losses import Bags, Targets, aligned, rows_at_once, summed_cross_entropy
 from isthmus.nn.numerics import product_type
-from isthmus.nn.vocabulary_product import aligned, rows_at_once
 
 
 class VocabularyLayer(nn.Linear):

@@ -15,10 +15,9 @@ from isthmus.errors import SettingsError
 from isthmus.nn.architectures import LayerShape
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import Prediction, TiedHead
-from isthmus.nn.layers import Layer, copy_layer
+from isthmus.nn.layers import Form, Layer, TextLayout, copy_layer
 from isthmus.nn.packing import Asking, Packing, Visible
 from isthmus.nn.randomness import draw_visibility
-from isthmus.nn.text_layout import Form, TextLayout
 from isthmus.pretraining.parts import Part
 from isthmus.pretraining.registries import decoder
 from isthmus.pretraining.step import IGNORED, Step

@@ -23,8 +23,7 @@ from isthmus.config.output import (
     writing,
 )
 from isthmus.errors import SettingsError
-from isthmus.nn.backbone import Backbone
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import Backbone, new_backbone
 from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.handover import describe, say_what_changes
 from isthmus.pretraining.parts import Column

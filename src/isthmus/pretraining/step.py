@@ -12,8 +12,8 @@ from torch import Tensor
 
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import Prediction
+from isthmus.nn.losses import IGNORED as IGNORED
 from isthmus.nn.packing import Asking, take_rows
-from isthmus.nn.vocabulary_product import IGNORED as IGNORED
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch
 

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from isthmus.config.model_card import finish_model
 from isthmus.config.output import claimed
 from isthmus.encoders import DenseEncoder, DenseSettings, load_encoder
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)

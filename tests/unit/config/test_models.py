@@ -13,8 +13,7 @@ from isthmus.config import models as loading
 from isthmus.config.models import MINILM, model_folder
 from isthmus.config.output import claimed, finish
 from isthmus.errors import InputError, MismatchError, MissingPackageError, SettingsError
-from isthmus.nn.backbone import Backbone
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import Backbone, new_backbone
 
 
 def tiny(width: int = 16) -> Backbone:

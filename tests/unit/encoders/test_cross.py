@@ -16,8 +16,8 @@ from isthmus.encoders.cross import CrossEncoder, CrossSettings
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loader import load_encoder, load_reranker
 from isthmus.errors import InputError, SettingsError
+from isthmus.nn.backbone import new_backbone
 from isthmus.nn.classifier import load_classifier
-from isthmus.nn.sizes import new_backbone
 from isthmus.records import Document
 from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 

@@ -15,8 +15,7 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.model_settings import stored_settings
 from isthmus.errors import InputError, MismatchError, SettingsError
-from isthmus.nn.backbone import Backbone
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import Backbone, new_backbone
 from isthmus.records import Document
 from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 

@@ -13,7 +13,7 @@ import pytest
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.light_dense import QuickEncoder
 from isthmus.encoders.loader import load_encoder, load_query_encoder
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.text.tokenizer import new_tokenizer
 
 TOKENIZER = new_tokenizer(["the quick brown fox jumps over the lazy dog"] * 2, 80)

@@ -11,7 +11,7 @@ import pytest
 from isthmus.encoders import DenseSettings, SparseEncoder, SparseSettings, load_encoder
 from isthmus.encoders.model_settings import known_settings, stored_settings
 from isthmus.errors import InputError
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.text.tokenizer import new_tokenizer
 
 WEB = (

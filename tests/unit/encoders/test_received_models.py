@@ -22,8 +22,7 @@ from isthmus.cli import main
 from isthmus.encoders import load_encoder, load_reranker
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.errors import InputError, IsthmusError
-from isthmus.nn.backbone import Backbone
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import Backbone, new_backbone
 from isthmus.retrieval.index import index
 from isthmus.retrieval.reranker import RerankSettings
 from isthmus.retrieval.search import SearchSettings, search

@@ -18,8 +18,7 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.model_settings import known_settings
 from isthmus.encoders.sparse import QuerySide, SparseEncoder, SparseSettings
 from isthmus.errors import InputError, IsthmusError, MismatchError
-from isthmus.nn.backbone import Backbone
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import Backbone, new_backbone
 from isthmus.records import Document
 from isthmus.text.tokenizer import new_tokenizer
 

@@ -30,7 +30,7 @@ from isthmus.finetuning.mining.candidates import candidates as ranked
 from isthmus.finetuning.mining.mine import mine
 from isthmus.finetuning.negatives import Source, negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.records import Query, Ranking, Run
 from isthmus.retrieval.index import BM25, IndexSettings, index
 from isthmus.retrieval.searcher import open_searcher

@@ -14,7 +14,7 @@ from isthmus.finetuning.development import DevelopmentSet
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples
 from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.records import Document, Query
 from isthmus.text.corpus import TokenisedCorpus, tokenise
 from isthmus.text.tokenizer import new_tokenizer

@@ -19,9 +19,8 @@ from isthmus.finetuning.losses import losses
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, TaughtScores
 from isthmus.finetuning.regularizers import ControlWeights, regularizers
 from isthmus.finetuning.sparsity import SparseTask
-from isthmus.nn.backbone import Backbone
+from isthmus.nn.backbone import Backbone, new_backbone
 from isthmus.nn.kernels.bert_layer import Rates
-from isthmus.nn.sizes import new_backbone
 from isthmus.records import Query
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import new_tokenizer

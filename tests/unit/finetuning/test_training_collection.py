@@ -21,7 +21,7 @@ from isthmus.finetuning.training_collection import (
     stage_collection,
     training_queries,
 )
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.records import document_of
 from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer, new_tokenizer

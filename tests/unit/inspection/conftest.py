@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import BertModel
 
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.text.tokenizer import new_tokenizer
 
 TOPICS = ["river bank", "money loan", "snow storm", "boat trip", "green apple"]

@@ -18,7 +18,7 @@ from isthmus import research
 from isthmus.cli import app
 from isthmus.errors import SettingsError
 from isthmus.inspection import probe as module
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 TEXTS = [f"The {a} dog saw a {b} cat. It ran to the {b} end." for a in "abcde" for b in "fghij"]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from isthmus.nn.backbone import Backbone
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import Backbone, new_backbone
 
 
 def test_the_saved_model_keeps_its_own_dropout(tmp_path: Path) -> None:

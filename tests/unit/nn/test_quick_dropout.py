@@ -28,9 +28,8 @@ from transformers import (
 )
 
 from isthmus.nn.attention import Attention, attention_name
-from isthmus.nn.backbone import Backbone
+from isthmus.nn.backbone import Backbone, new_backbone
 from isthmus.nn.numerics import Dropout, drop, use_quick_dropout
-from isthmus.nn.sizes import new_backbone
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,

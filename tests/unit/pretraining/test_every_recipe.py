@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.factories import WITHOUT_DROPOUT, bert, tokenised
+from tests.factories import WITHOUT_DROPOUT, bert, looked_up, tokenised
 from transformers import BertForMaskedLM
 
 from isthmus.config import resolve, shipped_recipes
@@ -131,10 +131,7 @@ def test_packed_and_padded_are_the_same(
     task, _ = made
     batch = prepared(made, list(range(len(TEXTS))))
     assert task.backbone.packing(batch["attention_mask"], batch["tokens"]) is not None
-    calls: list[torch.Tensor] = []
-    task.backbone.encoder.embeddings.word_embeddings.register_forward_hook(
-        lambda _, given, got: calls.append(given[0])
-    )
+    calls = looked_up(task.backbone.word_embeddings, monkeypatch)
     found = []
     for use in (True, False):
         monkeypatch.setattr(task.backbone, "use_packing", use)

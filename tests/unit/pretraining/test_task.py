@@ -10,8 +10,8 @@ import pytest
 import torch
 from tests.factories import tokenised
 
+from isthmus.nn.backbone import new_backbone
 from isthmus.nn.randomness import key, second
-from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import Example, PretrainExamples
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings

@@ -13,7 +13,7 @@ import isthmus
 from isthmus.api import export
 from isthmus.encoders import DenseEncoder, DenseSettings, SparseEncoder, SparseSettings
 from isthmus.errors import InputError, OutputError, SettingsError
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.records import Document
 from isthmus.text.tokenizer import new_tokenizer
 

@@ -18,10 +18,9 @@ from torch._dynamo.utils import counters
 
 from isthmus.config.sealed_json import sealed
 from isthmus.errors import InputError
-from isthmus.nn.backbone import Backbone
+from isthmus.nn.backbone import Backbone, new_backbone
 from isthmus.nn.kernels import available
 from isthmus.nn.kernels.bert_layer import Rates
-from isthmus.nn.sizes import new_backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings

@@ -17,7 +17,7 @@ from isthmus.collections import open_corpus
 from isthmus.encoders import SparseEncoder, SparseSettings
 from isthmus.errors import OutputError, SettingsError
 from isthmus.evaluation import Report
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.retrieval.index import BM25
 from isthmus.text.tokenizer import new_tokenizer
 

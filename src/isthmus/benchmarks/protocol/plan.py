@@ -31,7 +31,7 @@ from isthmus.config.recipes import merged
 from isthmus.errors import InputError, IsthmusError, SettingsError, choices
 from isthmus.finetuning.stages import assemble as stages_of
 from isthmus.finetuning.stages import outside
-from isthmus.nn.pretrained import read_config
+from isthmus.nn.loading import read_config
 from isthmus.nn.shapes import shape_of
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings

@@ -1,6 +1,6 @@
 """Cross-entropy and its gradients on a GPU, written in the place of the logits.
 
-Triton kernels; cross_entropy.py chooses, and has the same in plain torch. Measurements:
+Triton kernels; nn/losses.py chooses, and has the same in plain torch. Measurements:
 docs/decisions/cross-entropy-kernel.md.
 """
 
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from isthmus.nn.vocabulary_product import IGNORED
+from isthmus.nn.losses import IGNORED
 
 
 class Sweep(NamedTuple):

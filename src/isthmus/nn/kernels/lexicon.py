@@ -12,7 +12,7 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from isthmus.nn.kernels.available import has_half_kernels
-from isthmus.nn.vocabulary_product import aligned, rows_at_once
+from isthmus.nn.losses import aligned, rows_at_once
 
 # Bytes: three stages of two tiles, and some for the maxima; more than consumer GPUs have.
 _SHARED = 1 << 17

@@ -12,11 +12,10 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from isthmus.nn import vocabulary_product
+from isthmus.nn import losses
 from isthmus.nn.heads import Prediction
 from isthmus.nn.kernels import available as switch
-from isthmus.nn.kernels import cross_entropy
-from isthmus.nn.vocabulary_product import IGNORED
+from isthmus.nn.losses import IGNORED
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -255,22 +254,22 @@ def made(tokens: int = 11, terms: int = 300, width: int = 24) -> tuple[Predictio
 @pytest.fixture
 def way(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole loss takes the kernel; without a GPU, also products that torch has only there."""
-    monkeypatch.setattr(cross_entropy, "has_half_kernels", lambda matrix: True)
-    monkeypatch.setitem(vocabulary_product.MULTIPLE, "cpu", 8)
+    monkeypatch.setattr(losses, "has_half_kernels", lambda matrix: True)
+    monkeypatch.setitem(losses.MULTIPLE, "cpu", 8)
     if not ON_GPU:
 
         def multiply(left: Tensor, right: Tensor, into: Tensor, add: bool = False) -> None:
             product = left.float() @ right.float()
             into.copy_(into + product if add else product)
 
-        monkeypatch.setattr(cross_entropy, "multiply", multiply)
+        monkeypatch.setattr(losses, "multiply", multiply)
 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("room", [1, 4 * 304, 10**6], ids=["a row", "four rows", "all"])
 @pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
 def test_the_whole_loss(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) -> None:
-    monkeypatch.setitem(vocabulary_product.AT_ONCE, DEVICE, room)
+    monkeypatch.setitem(losses.AT_ONCE, DEVICE, room)
     given, targets = made()
     if not bias:
         given = given._replace(bias=None)
@@ -302,7 +301,7 @@ def test_the_whole_loss(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) 
 @pytest.mark.parametrize("room", [1, 4 * 304, 10**6], ids=["a row", "four rows", "all"])
 @pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
 def test_the_whole_loss_of_bags(monkeypatch: pytest.MonkeyPatch, room: int, bias: bool) -> None:
-    monkeypatch.setitem(vocabulary_product.AT_ONCE, DEVICE, room)
+    monkeypatch.setitem(losses.AT_ONCE, DEVICE, room)
     given, _ = made(terms=299)
     if not bias:
         given = given._replace(bias=None)
@@ -357,7 +356,7 @@ def test_float64_under_autocast_takes_plain_torch(
 def test_a_gpu_takes_the_kernel_and_is_not_asked_anything(
     kernels: Any, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setitem(vocabulary_product.AT_ONCE, "cuda", room)
+    monkeypatch.setitem(losses.AT_ONCE, "cuda", room)
     monkeypatch.setattr(
         kernels.replace_by_gradients, "__defaults__", (True, kernels.SWEEP)
     )  # as it is used
@@ -392,7 +391,7 @@ def test_a_gpu_takes_the_kernel_and_is_not_asked_anything(
 def test_a_gpu_takes_the_kernel_of_bags_and_is_not_asked_anything(
     kernels: Any, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setitem(vocabulary_product.AT_ONCE, "cuda", room)
+    monkeypatch.setitem(losses.AT_ONCE, "cuda", room)
     monkeypatch.setattr(
         kernels.replace_by_bag_gradients, "__defaults__", (True, kernels.SWEEP)
     )  # as it is used

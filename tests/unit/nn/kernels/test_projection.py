@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from isthmus.nn.kernels.projection import Joined, project, project_whole
+from isthmus.nn.kernels.bert_layer import Joined, project, project_whole
 from isthmus.nn.numerics import rounded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -33,7 +33,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Own:
     """Lets layers of our own run, or not."""
 
     def allow(allowed: bool) -> None:
-        for module in ("backbone", "heads", "layers", "text_layout"):
+        for module in ("backbone", "heads", "layers"):
             monkeypatch.setattr(f"isthmus.nn.{module}.has_kernels", lambda states: allowed)
 
     return allow

@@ -14,7 +14,7 @@ from transformers import BertForMaskedLM, ModernBertConfig, ModernBertForMaskedL
 from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.heads import TiedHead
-from isthmus.nn.text_layout import TextLayout
+from isthmus.nn.layers import TextLayout
 from isthmus.pretraining.decoders import own_positions
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
@@ -65,7 +65,7 @@ def test_the_bottleneck_is_put_into_a_copy_that_is_made_anyway(
     weights = torch.randn(2, 6, 8)
     found = []
     for kernels in (True, False):
-        monkeypatch.setattr("isthmus.nn.text_layout.has_kernels", lambda states, use=kernels: use)
+        monkeypatch.setattr("isthmus.nn.layers.has_kernels", lambda states, use=kernels: use)
         with torch.autocast("cpu", torch.bfloat16):
             states = TextLayout(backbone, MASK).embed(IDS, vectors)
         assert states.dtype == (torch.bfloat16 if kernels else torch.float32)

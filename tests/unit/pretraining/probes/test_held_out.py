@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.factories import tokenised
 
-from isthmus.nn.sizes import new_backbone
+from isthmus.nn.backbone import new_backbone
 from isthmus.pretraining.examples import PretrainExamples
 from isthmus.pretraining.probes import HeldOut, Retrieval, assemble_probes, split
 from isthmus.pretraining.recipe import assemble
