@@ -21,11 +21,11 @@ from isthmus.config.encoding import Pooling, Similarity
 from isthmus.encoders.encoder import Encoder, Tokens, VectorSettings, pad, write_modules
 from isthmus.encoders.projection import Projection
 from isthmus.encoders.transfers import send
-from isthmus.indexes.ragged import Both, Ragged, TokenVectors, joined, with_different_pieces
+from isthmus.indexes.ragged import Both, Ragged, TokenVectors, with_different_pieces
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import Asking, token_places
 from isthmus.records import Document
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Ids, Tokenizer
 
 POOLING_MODES: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
@@ -262,6 +262,10 @@ class DenseEncoder(Encoder):
         kept = mask.bool() & (places >= self._states_of(prompt, limit)) & ~torch.isin(ids, special)
         return ids.masked_fill(~kept, -1)
 
+    def _has_vector(self, ids: Ids, queries: bool) -> npt.NDArray[np.bool_]:
+        row = torch.from_numpy(ids)[None]
+        return (self._read(row, torch.ones_like(row), queries)[0] >= 0).numpy()
+
     def encode_queries(self, texts: Sequence[str]) -> Any:
         """One vector per query; `with_tokens`, Both."""
         return self._vectors(self.tokenise_queries(texts), queries=True)
@@ -279,8 +283,7 @@ class DenseEncoder(Encoder):
         both = [part for part in parts if isinstance(part, Both)]
         if not both:
             return np.concatenate([part for part in parts if not isinstance(part, Both)])
-        vectors = np.concatenate([part.vectors for part in both])
-        return Both(vectors, joined([part.tokens for part in both]))
+        return Both.joined(both)
 
     def _describe_elsewhere(self, folder: Path) -> None:
         pooling = {

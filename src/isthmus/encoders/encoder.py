@@ -27,7 +27,7 @@ from isthmus.nn.numerics import check_as_stored, native_bf16
 from isthmus.nn.packing import token_places
 from isthmus.records import Document
 from isthmus.text.order import CutTexts, length_sorted_batches
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Ids, Tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -303,6 +303,32 @@ class Encoder(TextModel):
             raise InputError(f"{shown(texts)} cannot be encoded", "give a list of queries")
         limit = self.settings.query_max_length
         return self.tokenizer.encode(self.settings.as_queries(texts), limit)
+
+    def token_places(self, texts: Sequence[str], queries: bool = False) -> list[tuple[Ids, Ids]]:
+        """The tokens of each text that have vectors, and of which characters each is.
+
+        A text is that of a query, or what `Document.contents` gives. Tokens that are of none of its
+        characters (special ones, those of a prompt) are at -1, -1.
+        """
+        settings = self.settings
+        prompt, limit = settings.document_prompt, settings.document_max_length
+        if queries:
+            prompt, limit = settings.query_prompt, settings.query_max_length
+        found = []
+        for ids, spans in self.tokenizer.placed([prompt + text for text in texts], limit):
+            ids, spans = self._filled_up(ids, spans) if queries else (ids, spans)
+            spans[spans[:, 0] < len(prompt)] = len(prompt) - 1
+            kept = self._has_vector(ids, queries)
+            found.append((ids[kept], spans[kept] - len(prompt)))
+        return found
+
+    def _has_vector(self, ids: Ids, queries: bool) -> npt.NDArray[np.bool_]:
+        """Which tokens of a text have a vector of their own."""
+        raise NotImplementedError
+
+    def _filled_up(self, ids: Ids, spans: Ids) -> tuple[Ids, Ids]:
+        """The tokens of a query, and their places, with those that it is filled up with."""
+        return ids, spans
 
     def _prompts(self) -> dict[str, Any]:
         """The prompts as sentence-transformers reads them; nothing where there are none."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from isthmus.indexes.ragged import Ragged, TokenVectors, joined, with_different_
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.packing import token_places
 from isthmus.records import Document
-from isthmus.text.tokenizer import Tokenizer
+from isthmus.text.tokenizer import Ids, Tokenizer
 
 LENGTHS = "sentence_bert_config.json"
 
@@ -140,6 +141,18 @@ class MultiVectorEncoder(Encoder):
         """The float32 vectors [documents, tokens, width]; 0 where a token has none."""
         vectors, kept, _ = self._represent(ids, mask, tokens, queries=False)
         return vectors * kept[:, :, None]
+
+    def _has_vector(self, ids: Ids, queries: bool) -> npt.NDArray[np.bool_]:
+        if ("query" if queries else "document") not in self.settings.skiplist_tasks:
+            return np.ones(len(ids), dtype=np.bool_)
+        return ~np.isin(ids, self._skipped.numpy())
+
+    def _filled_up(self, ids: Ids, spans: Ids) -> tuple[Ids, Ids]:
+        missing = max(0, (self.settings.query_expansion or 0) - len(ids))
+        if not missing:
+            return ids, spans
+        filled = np.pad(ids, (0, missing), constant_values=self._expansion_id)
+        return filled, np.pad(spans, ((0, missing), (0, 0)), constant_values=-1)
 
     def _represent(
         self, ids: Tensor, mask: Tensor, tokens: Tensor | None, queries: bool

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,10 @@ from isthmus.indexes.segment import Segment
 from isthmus.indexes.vectors import Answer, Mask
 from isthmus.records import Document, Passage, Ranking
 
+if TYPE_CHECKING:
+    from isthmus.indexes.tokens.codes import Asked, StoredTokens
+    from isthmus.indexes.tokens.rarity import Rarity
+
 Unit = Literal["document", "passage"]
 """What is ranked: documents, or the passages of a field that has these."""
 Fields = Collection[str] | Callable[[Manifest], Collection[str]]
@@ -46,6 +50,16 @@ class Batch(NamedTuple):
 
     rows: list[Document]
     vectors: dict[str, Any]
+
+
+class Products(NamedTuple):
+    """The weight of each token of a query, and its product with each stored vector of a text.
+
+    The score is the sum, over the tokens, of the weight times the largest product.
+    """
+
+    weights: npt.NDArray[np.float64]
+    found: npt.NDArray[np.float32]
 
 
 class Index:
@@ -131,11 +145,18 @@ class Index:
         queries = of_type(about, queries)
         if not isinstance(about, TokensField):
             return queries
-        from isthmus.indexes.tokens.rarity import Rarity, weighed
+        from isthmus.indexes.tokens.rarity import weighed
+
+        return weighed(queries, about, self.rarity(field))
+
+    def rarity(self, field: str) -> Rarity:
+        """How rare the word pieces of a field of token vectors are."""
+        from isthmus.indexes.tokens.rarity import Rarity
 
         if field not in self._rarity:
             self._rarity[field] = Rarity.of(field, self.segments)
-        return weighed(queries, about, self._rarity[field])
+        found: Rarity = self._rarity[field]
+        return found
 
     def scored(
         self,
@@ -150,12 +171,48 @@ class Index:
         A document that is cut scores as its best passage does; what has no tokens is left out.
         `encode` gives the token vectors of texts where the field stores none.
         """
+        from isthmus.indexes.tokens.field import scores
+
+        found = dict[str, float]()
+        for about, asked, names, stored, rows in self._tokens_of(field, query, ids, by, encode):
+            (values,) = scores(about, [asked], stored, rows)
+            for name, value in zip(names, values.tolist(), strict=True):
+                if value > -np.inf:
+                    found[name] = max(value, found.get(name, value))
+        return found
+
+    def products(
+        self,
+        field: str,
+        query: Any,
+        ids: Sequence[str],
+        encode: Callable[[list[Document]], Any] | None = None,
+    ) -> dict[str, Products]:
+        """Of each of these rows of a field, by id, what its score by one query is made of."""
+        from isthmus.indexes.tokens.field import products
+
+        found = dict[str, Products]()
+        by: Unit = "passage" if self.has_passages(field) else "document"
+        for about, asked, names, stored, rows in self._tokens_of(field, query, ids, by, encode):
+            for name, row in zip(names, rows.tolist(), strict=True):
+                found[name] = Products(asked.weights, products(about, asked, stored, row))
+        return found
+
+    def _tokens_of(
+        self,
+        field: str,
+        query: Any,
+        ids: Sequence[str],
+        by: Unit,
+        encode: Callable[[list[Document]], Any] | None,
+    ) -> Iterator[tuple[TokensField, Asked, list[str], StoredTokens, Rows]]:
+        """By segment, one query and the texts to compare: their ids, vectors and rows of these."""
         from isthmus.indexes.tokens.codes import compressed
-        from isthmus.indexes.tokens.field import TokensSearch, scores
+        from isthmus.indexes.tokens.field import TokensSearch
 
         about = self.manifest.field(field)
         assert isinstance(about, TokensField)
-        asked, found, prepared = self.asked(field, query), dict[str, float](), None
+        asked, prepared = self.asked(field, query), None
         for segment in self.segments:
             rows, names = segment.rows_of(field, ids, by)
             if not len(rows):
@@ -163,17 +220,12 @@ class Index:
             search = segment.search(field)
             assert isinstance(search, TokensSearch)
             prepared = prepared or search.prepared(asked, ["query"])
-            if about.settings.stored:
-                (values,) = search.scores(prepared, rows)
-            else:
+            stored = search.stored
+            if not about.settings.stored:
                 assert encode is not None
-                vectors = of_type(about, encode(segment.texts(field, rows)))
-                stored = compressed(about, vectors)
-                (values,) = scores(about, prepared, stored, np.arange(len(rows)))
-            for name, value in zip(names, values.tolist(), strict=True):
-                if value > -np.inf:
-                    found[name] = max(value, found.get(name, value))
-        return found
+                stored = compressed(about, of_type(about, encode(segment.texts(field, rows))))
+                rows = np.arange(len(rows))
+            yield about, prepared[0], names, stored, rows
 
     @cached_property
     def metadata(self) -> dict[str, str]:

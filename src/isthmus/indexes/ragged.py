@@ -90,6 +90,12 @@ class Both:
         """Those of these texts, in the order given."""
         return Both(self.vectors[rows], self.tokens[rows])
 
+    @classmethod
+    def joined(cls, parts: Sequence[Both]) -> Both:
+        """Those of several batches as those of one."""
+        vectors = np.concatenate([one.vectors for one in parts])
+        return cls(vectors, joined([one.tokens for one in parts]))
+
 
 def joined(parts: Sequence[TokenVectors]) -> TokenVectors:
     """The token vectors of several batches as those of one."""

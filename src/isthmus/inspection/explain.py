@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from isthmus.config.settings import check_arguments
 from isthmus.evaluation.tables import Cell, Shown, Table
-from isthmus.indexes.manifest import SparseField
+from isthmus.indexes.fields import of_type
+from isthmus.indexes.index import Unit
+from isthmus.indexes.manifest import FieldAbout, SparseField, TokensField
 from isthmus.records import Document, Passage, Query, Ranking, document_of
 from isthmus.retrieval.fusion import fuse, fusions
 from isthmus.retrieval.many_queries import check_query
+from isthmus.retrieval.matches import Match, matched
 from isthmus.retrieval.reranker import RerankingSearcher
 from isthmus.retrieval.searcher import Retriever, Searcher
 from isthmus.text.sentences import sentence_starts
@@ -74,9 +77,9 @@ class FusedParts:
 class Explanation(Shown):
     """Why a document has its score for a query, by one field or several.
 
-    `terms` (bm25, sparse) and the parts of `fusion` (fused) add up to the score; `sentences`
-    (dense) say how much lower it is without each. What there is none of is None, and `notes` say
-    why. `rank` is None below the first 1,000.
+    `terms` (bm25, sparse), `words` (tokens) and the parts of `fusion` (fused) add up to the score;
+    `sentences` (dense) say how much lower it is without each. What there is none of is None, and
+    `notes` say why. `rank` is None below the first 1,000.
     """
 
     query: str
@@ -89,6 +92,7 @@ class Explanation(Shown):
     rank: int | None = None
     passage: Passage | None = None
     terms: tuple[TermPart, ...] | None = None
+    words: tuple[Match, ...] | None = None
     sentences: tuple[SentencePart, ...] | None = None
     fusion: FusedParts | None = None
     before: Explanation | None = None
@@ -114,6 +118,8 @@ class Explanation(Shown):
             yield f"its passage {one.number}{below}, characters {one.start:,}–{one.end:,}, counts"
         if self.terms is not None:
             yield _term_table(self)
+        if self.words is not None:
+            yield _word_table(self)
         if self.sentences is not None:
             yield _sentence_table(self.sentences)
         if self.fusion is not None:
@@ -164,6 +170,9 @@ def _by_field(
         return replace(found, notes=("the query has no words that it could search for",))
     # As search returns it, in the same arithmetic.
     given = searcher.query_vectors(field, [query.text])
+    if isinstance(about, TokensField):
+        return _tokens(found, searcher, field, given, shown)
+    given = of_type(about, given)
     (score,) = _scores(searcher, field, given, shown)
     found = replace(found, score=score)
     if about.type == "bm25":
@@ -175,7 +184,7 @@ def _by_field(
         return replace(found, terms=_largest_first(parts))
     if about.type == "sparse":
         return replace(found, terms=_largest_first(_sparse_terms(searcher, field, given, shown)))
-    return _dense(found, encoder, shown)
+    return _dense(found, about, encoder, shown)
 
 
 def _of(
@@ -226,11 +235,26 @@ def _sparse_terms(searcher: Searcher, field: str, given: Any, row: Document) -> 
         yield TermPart(token, weight, score / weight, score)
 
 
+def _tokens(
+    found: Explanation, searcher: Searcher, field: str, given: Any, shown: Document
+) -> Explanation:
+    """The explanation with the words of the query, each with those that are nearest to it."""
+    encoder: Any = searcher.encoders[field]
+    by: Unit = "passage" if isinstance(shown, Passage) else "document"
+    encode = encoder.encode_documents
+    scores = searcher.index.scored(field, given, [shown.id], by, encode)
+    (pair,) = matched(searcher.index, field, encoder, given, found.query, [shown])
+    found = replace(found, score=scores.get(shown.id))
+    if pair is None or not pair.products.size:
+        return replace(found, notes=("the document has no words that could be compared",))
+    return replace(found, words=tuple(sorted(pair.matches(), key=lambda one: -one.contribution)))
+
+
 def _largest_first(parts: Iterable[TermPart]) -> tuple[TermPart, ...]:
     return tuple(sorted(parts, key=lambda one: (-one.contribution, one.term)))
 
 
-def _dense(found: Explanation, given: Any, document: Document) -> Explanation:
+def _dense(found: Explanation, about: FieldAbout, given: Any, document: Document) -> Explanation:
     """The explanation with title, headings and sentences, each with the score's fall without it.
 
     What is beyond the reach of the model is not read either when something before it is left out.
@@ -254,8 +278,9 @@ def _dense(found: Explanation, given: Any, document: Document) -> Explanation:
     kept = [piece[: max(0, reached - start)] for piece, start in zip(pieces, starts, strict=False)]
     places = [place for place, piece in enumerate(kept) if piece.strip()]
     variants = ["".join(kept), *("".join(kept[:at] + kept[at + 1 :]) for at in places)]
-    vectors = encoder.encode_documents([Document("", text) for text in variants])
-    whole, *without = (vectors @ encoder.encode_queries([found.query])[0]).tolist()
+    vectors = of_type(about, encoder.encode_documents([Document("", text) for text in variants]))
+    (asked,) = of_type(about, encoder.encode_queries([found.query]))
+    whole, *without = (vectors @ asked).tolist()
     falls = {place: whole - left for place, left in zip(places, without, strict=True)}
     sentences = tuple(
         SentencePart(piece.strip(), falls.get(place))
@@ -280,6 +305,10 @@ def _fused(searcher: Searcher, query: Query, document_id: str) -> Explanation:
             votes = fusion(own)
             vote = votes.found.get(document_id, votes.others)
         inner = _by_field(searcher, field, query, document_id, own)
+        if field not in searcher.finding and inner.score is not None and not vote:
+            most = searcher.fusion.compared
+            note = f"not among the first {most:,} of the other fields: its tokens gave no vote"
+            inner = replace(inner, notes=(*inner.notes, note))
         parts.append(FusedPart(weight, vote, weight * vote, inner))
     (shown,) = searcher.documents([document_id], query.text)
     ranking = fuse(rankings, searcher.weights, fusion)
@@ -336,6 +365,22 @@ def _term_table(found: Explanation) -> Table:
     )
     caption = f"Products of both weights; their sum is the {_scored(found.score)}."
     return Table(("term", "in the query", "in the document", "adds", *more), rows, caption)
+
+
+def _word_table(found: Explanation) -> Table:
+    rows = tuple(
+        (
+            Cell(one.word),
+            Cell(f"{one.weight:.4g}"),
+            Cell(", ".join(dict.fromkeys(answer.text for answer in one.answers))),
+            Cell(f"{one.product:.4f}"),
+            Cell(f"{one.contribution:.4f}", quiet=not one.contribution),
+        )
+        for one in found.words or ()
+    )
+    caption = f"Weight times product with what is nearest; their sum is the {_scored(found.score)}."
+    columns = ("word of the query", "weight", "nearest in the text", "product", "adds")
+    return Table(columns, rows, caption)
 
 
 def _sentence_table(sentences: tuple[SentencePart, ...]) -> Table:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from isthmus.errors import IsthmusError, visible
 from isthmus.records import Passage
+from isthmus.retrieval.snippets import Snippet
 
 _NOTHING = "no document holds a term of the query"
 
@@ -19,7 +20,8 @@ _NOTHING = "no document holds a term of the query"
 class Hit:
     """One document found: score, id, title, its text, and the part of that nearest to the query.
 
-    `metadata` is whatever else it has.
+    `metadata` is whatever else it has; `highlights` are from where to where, in the snippet, words
+    answer the query.
 
     Of a document that was indexed in passages, the text is that of the best one, and `passage` says
     which that is.
@@ -32,6 +34,7 @@ class Hit:
     passage: Passage | None = None
     text: str = ""
     metadata: dict[str, Any] = field(default_factory=dict, hash=False)
+    highlights: tuple[tuple[int, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -91,7 +94,10 @@ class Hits(list[Hit]):
             about.stylize("bold")
             if (one := hit.passage) is not None and (one.heading or one.number > 1):
                 about.append(visible(f" § {one.heading or one.number}"), "dim")
-            about.append("\n" + visible(hit.snippet).replace("\n", " "), "not bold")
+            about.append("\n")
+            for part, answers in Snippet(hit.snippet, hit.highlights).parts:
+                style = "bold" if answers else "not bold"
+                about.append(visible(part).replace("\n", " "), style)
             table.add_row(str(rank), scores[rank - 1], about)
         return table
 

@@ -14,6 +14,7 @@ from isthmus.collections import Problems
 from isthmus.config import Settings
 from isthmus.indexes.filters import Filter
 from isthmus.records import Document, Query, Ranking
+from isthmus.retrieval.matches import Matched
 from isthmus.retrieval.searcher import Retriever
 
 
@@ -49,6 +50,10 @@ class RerankingSearcher:
     def documents(self, ids: Sequence[str], query: str | None = None) -> list[Document]:
         """The documents with these ids; of long ones, the best passage for the query."""
         return self.searcher.documents(ids, query)
+
+    def matched(self, query: str, shown: Sequence[Document]) -> list[Matched | None]:
+        """How each of these meets the query, word by word."""
+        return self.searcher.matched(query, shown)
 
     def scores(self, pairs: Sequence[tuple[str, Document]]) -> npt.NDArray[np.float32]:
         """One score per pair of a query's text and a document."""

@@ -227,7 +227,8 @@ def open_retriever(
 def hits(searcher: Retriever, ranking: Ranking, query: str) -> Hits:
     """The documents of a ranking, with titles and snippets; of long ones, the best passage."""
     documents = searcher.documents(ranking.document_ids, query)
-    shown = snippets([document.text for document in documents], query)
+    matched = searcher.matched(query, documents)
+    shown = snippets([document.text for document in documents], query, matched)
     found = zip(ranking, documents, shown, strict=True)
     return Hits(
         query,
@@ -236,10 +237,11 @@ def hits(searcher: Retriever, ranking: Ranking, query: str) -> Hits:
                 score,
                 i,
                 d.title,
-                snippet,
+                snippet.text,
                 d if isinstance(d, Passage) else None,
                 d.text,
                 dict(d.metadata),
+                snippet.highlights,
             )
             for (i, score), d, snippet in found
         ),

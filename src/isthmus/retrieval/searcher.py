@@ -25,6 +25,7 @@ from isthmus.indexes.vectors import Mask
 from isthmus.progress import notice
 from isthmus.records import Document, Query, Ranking
 from isthmus.retrieval.fusion import fuse, fusions
+from isthmus.retrieval.matches import Matched, matched
 
 ALL_COMPARED = 500_000
 """Stored token vectors: where there are no more, a search of them alone compares all."""
@@ -68,6 +69,12 @@ class Retriever(Protocol):
     def documents(self, ids: Sequence[str], query: str | None = None) -> list[Document]:
         """The documents with these ids; of long ones, the best passage for the query."""
 
+    def matched(self, query: str, shown: Sequence[Document]) -> list[Matched | None]:
+        """How each of these, which `documents` gave, meets the query, word by word.
+
+        None where no token vectors are stored that say so.
+        """
+
 
 class Searcher:
     """Answers queries from fields of one index, their rankings fused."""
@@ -86,6 +93,7 @@ class Searcher:
         """
         self.index = index
         self.encoders = encoders
+        self._last: dict[int, tuple[str, Any]] = {}  # query, and what its encoder gave
         self.fusion = fusion or index.manifest.fusion
         self.by = by
         self.fields = tuple(use) or fields_of(index.manifest, self.fusion, by)
@@ -240,10 +248,31 @@ class Searcher:
             asked = self.query_vectors(field, [query])
         return list(self.index.best_passages(field, asked, ids))
 
+    def matched(self, query: str, shown: Sequence[Document]) -> list[Matched | None]:
+        """How each of these, which `documents` gave, meets the query, word by word.
+
+        None where no token vectors are stored that say so.
+        """
+        for field in self.fields:
+            about = self.index.manifest.field(field)
+            stored = isinstance(about, TokensField) and about.settings.stored
+            if stored and self.reads(field, query):
+                given = self.query_vectors(field, [query])
+                return matched(self.index, field, self.encoders[field], given, query, shown)
+        return [None] * len(shown)
+
     def query_vectors(self, field: str, texts: Sequence[str]) -> Any:
         """The queries as a field takes them: texts for BM25, vectors otherwise."""
         encoder = self.encoders.get(field)
-        return list(texts) if encoder is None else encoder.encode_queries(texts)
+        if encoder is None:
+            return list(texts)
+        if len(texts) > 1:
+            return encoder.encode_queries(texts)
+        # One query is asked for again, to choose passages and to show why they were found.
+        last = self._last.get(id(encoder))
+        if last is None or last[0] != texts[0]:
+            last = self._last[id(encoder)] = texts[0], encoder.encode_queries(texts)
+        return last[1]
 
     def vectors(self, queries: Sequence[Query]) -> Callable[[str, Sequence[Query]], Any]:
         """What gives a field some of these queries, each encoded once for all fields."""
@@ -383,10 +412,12 @@ def load_encoders(
     }
     # One that fills two fields gives both in one pass.
     both: dict[int, Any] = {}
+    kept: dict[str, Any] = {} if encoders is None else encoders
     for name, encoder in found.items():
-        is_tokens = isinstance(index.manifest.field(name), TokensField)
-        if is_tokens and hasattr(encoder, "with_tokens"):
-            both.setdefault(id(encoder), encoder.with_tokens())
+        about = index.manifest.field(name)
+        if isinstance(about, TokensField) and hasattr(encoder, "with_tokens"):
+            key = f"{encoder_key(about.encoder)} tokens"
+            both[id(encoder)] = kept.setdefault(key, encoder.with_tokens())
     return {name: both.get(id(encoder), encoder) for name, encoder in found.items()}
 
 

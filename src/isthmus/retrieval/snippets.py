@@ -1,4 +1,4 @@
-"""The part of a text that shows best why it was found: around the rarest words of the query."""
+"""The part of a text that shows best why it was found, and the words in it that do."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from isthmus.indexes.bm25.stop_words import stop_words
 from isthmus.indexes.languages import FIRST_UNSPACED, HANGUL, UNSPACED
+
+if TYPE_CHECKING:
+    from isthmus.retrieval.matches import Matched
 
 _LENGTH = 200  # characters
 _BEFORE = _LENGTH // 4  # of what surrounds the first word
@@ -25,42 +30,82 @@ _UNSPACED = f"[{UNSPACED}]"
 _WORDLESS = f"(?![{HANGUL}])[{UNSPACED}]"  # Korean puts spaces between words
 
 
-def snippets(texts: Sequence[str], query: str) -> list[str]:
-    """A snippet of each text, 200 characters at most, around the rarest words of the query.
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A part of a text, and from where to where words in it answer the query."""
 
-    A word is the rarer the fewer of the texts hold it.
+    text: str
+    highlights: tuple[tuple[int, int], ...]
+
+    @property
+    def parts(self) -> list[tuple[str, bool]]:
+        """All of it in parts, each with whether it is a word that answers the query."""
+        parts, done = list[tuple[str, bool]](), 0
+        for start, end in self.highlights:
+            parts += [(self.text[done:start], False), (self.text[start:end], True)]
+            done = end
+        return [part for part in (*parts, (self.text[done:], False)) if part[0]]
+
+
+def snippets(
+    texts: Sequence[str], query: str, matched: Sequence[Matched | None] = ()
+) -> list[Snippet]:
+    """A snippet of each text, 200 characters at most, around what answers the query.
+
+    Where its tokens were compared with those of the query, that is where these are nearest, and
+    the nearest words are highlighted with those of the query. Elsewhere it is around the rarest
+    words of the query; a word is the rarer the fewer of the texts hold it.
     """
-    texts = [" ".join(_MARK.sub("", text).split()) for text in texts]
-    sought = _sought(query)
-    places = [[(start, word) for start, _, word in _found(text, sought)] for text in texts]
-    holding = Counter(word for found in places for word in {word for _, word in found})
-    return [
-        _cut(text, _densest(found[:_MOST], holding))
-        for text, found in zip(texts, places, strict=True)
+    plain, sought = [_one_line(text) for text in texts], _sought(query)
+    known = matched or [None] * len(texts)
+    places = [
+        [] if one is not None else [(start, word) for start, _, word in _found(text, sought)]
+        for text, one in zip(plain, known, strict=True)
     ]
+    holding = Counter(word for found in places for word in {word for _, word in found})
+    shown = []
+    for given, text, found, one in zip(texts, plain, places, known, strict=True):
+        if one is None:
+            shown.append(_highlighted(_cut(text, _densest(found[:_MOST], holding)), sought))
+            continue
+        begun = given[: one.best_place(_AFTER)]
+        place = len(_one_line(begun)) + begun[-1:].isspace()
+        words = {word for answer in one.nearest_words() for word in _content_words(answer)}
+        both = sorted({*sought, *(word for word in words if not word.isdigit())}, key=len)
+        shown.append(_highlighted(_cut(text, min(place, len(text))), both))
+    return shown
 
 
-def marked(snippet: str, query: str) -> list[tuple[str, bool]]:
-    """The snippet in parts, each with whether it is of words of the query, stop words aside."""
-    parts, done = list[tuple[str, bool]](), 0
-    for start, end, _ in _found(snippet, _sought(query)):
-        if start < done:  # pairs of characters overlap
-            parts[-1] = parts[-1][0] + snippet[done:end], True
+def has_content(word: str) -> bool:
+    """Whether a word is one to be looked for: no stop word, and no sign."""
+    return bool(_content_words(word))
+
+
+def _one_line(text: str) -> str:
+    """The text without marks of headings and without breaks of lines."""
+    return " ".join(_MARK.sub("", text).split())
+
+
+def _highlighted(text: str, sought: Sequence[str]) -> Snippet:
+    """A snippet in which these words are highlighted."""
+    spans = list[tuple[int, int]]()
+    for start, end, _ in _found(text, sought):
+        if spans and start < spans[-1][1]:  # pairs of characters overlap
+            spans[-1] = spans[-1][0], max(end, spans[-1][1])
         else:
-            parts += [(snippet[done:start], False), (snippet[start:end], True)]
-        done = end
-    return [part for part in (*parts, (snippet[done:], False)) if part[0]]
+            spans.append((start, end))
+    return Snippet(text, tuple(spans))
 
 
 def _found(text: str, sought: Sequence[str]) -> list[tuple[int, int, str]]:
     """Where words of a query begin and end in a text, cut to their first letters."""
     text = _lowered(text)
-    pattern = _pattern_of_words(text)
+    pattern = pattern_of_words(text)
     found: dict[int, tuple[int, int, str]] = {}
     for word in sought:
         start = text.find(word)
         while start >= 0:
-            if _is_unspaced(word[0]):
+            if is_unspaced(word[0]):
                 found[start] = start, start + len(word), word
             elif not (start and _is_letter(text[start - 1])):
                 whole = pattern.match(text, start)
@@ -70,20 +115,20 @@ def _found(text: str, sought: Sequence[str]) -> list[tuple[int, int, str]]:
     return sorted(found.values())
 
 
-def _pattern_of_words(text: str) -> re.Pattern[str]:
+def pattern_of_words(text: str) -> re.Pattern[str]:
     """What finds the words of a text, and its runs of scripts without spaces."""
     plain = text.isascii() or max(text) < FIRST_UNSPACED
     return re.compile(r"\w+" if plain else _WORD)
 
 
-def _is_unspaced(character: str) -> bool:
+def is_unspaced(character: str) -> bool:
     """Whether a character is of a script without spaces between words."""
     return character >= FIRST_UNSPACED and re.match(_UNSPACED, character) is not None
 
 
 def _is_letter(character: str) -> bool:
     """Whether a character is of a word between spaces."""
-    return (character.isalnum() or character == "_") and not _is_unspaced(character)
+    return (character.isalnum() or character == "_") and not is_unspaced(character)
 
 
 def _lowered(text: str) -> str:
@@ -97,14 +142,22 @@ def _lowered(text: str) -> str:
 @lru_cache(maxsize=128)  # a query is looked for in every hit
 def _sought(query: str) -> Sequence[str]:
     """The words of a query, or pairs of characters, longer ones last."""
-    runs = _pattern_of_words(query.lower()).findall(query.lower())
-    words = {word for run in runs for word in _words(run)}
-    return sorted(words - _stop_words() or words, key=len)
+    return sorted(_content_words(query) or _all_words(query), key=len)
+
+
+def _content_words(text: str) -> set[str]:
+    """The words of a text as they are looked for, stop words aside."""
+    return _all_words(text) - _stop_words()
+
+
+def _all_words(text: str) -> set[str]:
+    runs = pattern_of_words(text.lower()).findall(text.lower())
+    return {word for run in runs for word in _words(run)}
 
 
 def _words(run: str) -> list[str]:
     """A word cut to its first letters; of scripts without spaces, its pairs of characters."""
-    if _is_unspaced(run[0]) and len(run) > 1:
+    if is_unspaced(run[0]) and len(run) > 1:
         return [one + other for one, other in pairwise(run)]
     return [_stem(run)]
 

@@ -153,7 +153,7 @@ def _add_searching(api: APIRouter, service: Service, asked: Any) -> None:
 
     @api.get("/explain", response_model=dict[str, Any])
     async def explain(q: asked, id: Id, use: Use = None) -> Any:  # noqa: A002
-        """Why a document has its score for a query: terms, sentences, or parts of a fusion."""
+        """Why a document has its score: terms, words, sentences, or parts of a fusion."""
         now = service.current
         served = _chosen(now, use)
         if await service.document(now, id) is None:

@@ -89,7 +89,7 @@ class About(BaseModel):
 
 
 class SnippetPart(BaseModel):
-    """A part of a snippet; a match is of words of the query."""
+    """A part of a snippet; a match is of words that answer the query."""
 
     text: str
     match: bool

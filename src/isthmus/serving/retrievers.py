@@ -137,7 +137,10 @@ class Opening:
     def _remembered(self, encoders: Mapping[str, Encoder]) -> dict[str, QueryVectors]:
         """What keeps the vectors of queries, by field; encoders of before are let go."""
         used = {id(one): one for one in encoders.values()}
-        self._encoders = {key: one for key, one in self._encoders.items() if id(one) in used}
+        known = {one.fingerprint for one in used.values()}
+        self._encoders = {
+            key: one for key, one in self._encoders.items() if one.fingerprint in known
+        }
         most = self._settings.remembered
         self._vectors = {
             key: self._vectors.get(key) or QueryVectors(one.encode_queries, most)

@@ -20,7 +20,7 @@ from isthmus.records import Document, Passage, Ranking
 from isthmus.retrieval.change import Writer, open_writer
 from isthmus.retrieval.many_queries import can_be_read
 from isthmus.retrieval.searcher import Retriever
-from isthmus.retrieval.snippets import marked, snippets
+from isthmus.retrieval.snippets import snippets
 from isthmus.serving.batches import Batches
 from isthmus.serving.errors import RefusalError
 from isthmus.serving.judgements import JudgementFolder
@@ -255,9 +255,10 @@ def _shown(
     ]
     if show != "ids":
         documents = retriever.documents(ranking.document_ids, query)
-        found = snippets([document.text[:_SEARCHED] for document in documents], query)
+        matched = retriever.matched(query, documents)
+        found = snippets([document.text[:_SEARCHED] for document in documents], query, matched)
         for hit, document, snippet in zip(hits, documents, found, strict=True):
-            parts = [{"text": part, "match": match} for part, match in marked(snippet, query)]
+            parts = [{"text": part, "match": match} for part, match in snippet.parts]
             hit |= {"title": document.title, "snippet": parts}
             hit["metadata"] = fitting(document.metadata, _METADATA)
             if show == "texts":

@@ -15,6 +15,7 @@ from prometheus_client.exposition import generate_latest
 from scipy.sparse import issparse, vstack
 
 from isthmus.indexes.index import Index
+from isthmus.indexes.ragged import Both, TokenVectors, joined
 from isthmus.records import Document
 from isthmus.retrieval.reranker import RerankingSearcher
 from isthmus.retrieval.searcher import Encoder, Searcher
@@ -50,18 +51,27 @@ class QueryVectors:
         self._lock = threading.Lock()
 
     def of(self, texts: Sequence[str]) -> Any:
-        """One row per text; those of equal texts are computed once."""
+        """What an encoder gives of these texts; that of equal ones is computed once."""
         with self._lock:
             found = {text: self._kept.pop(text) for text in {*texts} if text in self._kept}
             if new := [text for text in dict.fromkeys(texts) if text not in found]:
                 vectors = self._encode(new)
-                # A copy: a row of a batch would keep all of it.
-                found |= {text: vectors[row : row + 1].copy() for row, text in enumerate(new)}
+                # By a list, which copies: a row of a batch would keep all of it.
+                found |= {text: vectors[[row]] for row, text in enumerate(new)}
             self._kept |= found  # those of this search are now the last to go
             for text in list(self._kept)[: max(0, len(self._kept) - self._most)]:
                 del self._kept[text]
-        rows = [found[text] for text in texts]
-        return vstack(rows, format="csr") if issparse(rows[0]) else np.concatenate(rows)
+        return _stacked([found[text] for text in texts])
+
+
+def _stacked(rows: Sequence[Any]) -> Any:
+    """The rows of single queries as those of a batch."""
+    first = rows[0]
+    if isinstance(first, Both):
+        return Both.joined(rows)
+    if isinstance(first, TokenVectors):
+        return joined(rows)
+    return vstack(rows, format="csr") if issparse(first) else np.concatenate(rows)
 
 
 class TimedSearcher(Searcher):

@@ -180,6 +180,16 @@ class Tokenizer:
         encodings = self.backend.encode_batch(texts, add_special_tokens=False)
         return [np.array([start for start, _ in one.offsets], dtype=np.int64) for one in encodings]
 
+    def placed(self, texts: list[str], max_length: int) -> list[tuple[Ids, Ids]]:
+        """What `encode` gives of each text, and the characters of each token; -1, -1 of special."""
+        room, found = max_length - len(self.prefix) - len(self.suffix), []
+        before, after = ([(-1, -1)] * len(part) for part in self._frame)
+        for one in self.backend.encode_batch(texts, add_special_tokens=False):
+            ids = [*self.prefix, *one.ids[:room], *self.suffix]
+            spans = [*before, *one.offsets[:room], *after]
+            found.append((np.array(ids, np.int64), np.array(spans, np.int64).reshape(-1, 2)))
+        return found
+
     def framed(self, encodings: list[Encoding], max_length: int) -> list[list[int]]:
         """The ids of encodings with special tokens, cut to `max_length` in all."""
         room = max_length - len(self.prefix) - len(self.suffix)

@@ -291,6 +291,6 @@ def _with_texts(example: Example, query: str, texts: Mapping[str, str]) -> Examp
     hits: dict[str, Any] = dict(example.hits)
     for system, hit in example.hits.items():
         if hit is not None:
-            (text,) = snippets([texts.get(hit.document, "")], query)
-            hits[system] = hit.model_copy(update={"text": text})
+            (snippet,) = snippets([texts.get(hit.document, "")], query)
+            hits[system] = hit.model_copy(update={"text": snippet.text})
     return example.model_copy(update={"text": query, "hits": hits})

@@ -87,6 +87,7 @@ def test_json_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     text = "the quick fox"
     assert hit == {
         "rank": 1, "id": "1", "title": "", "text": text, "snippet": text, "passage": None,
+        "highlights": [[10, 13]],
     }  # fmt: skip
     corpus, other = str(index.parent / "docs.jsonl"), str(index.parent / "other")
     app(["index", corpus, "--output", other, "--quiet"], standalone_mode=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ LONG = (
 def indexes(small: Path) -> Path:
     """Indexes of every kind in one folder, named after it; `grown` is BM25 in segments.
 
-    `both` has two fields, of which one reads whole documents.
+    `both` has three fields, of which one reads whole documents.
     """
     folder, corpus = small, str(small / "corpus.jsonl")
     isthmus.index(corpus, folder / "bm25-index")
@@ -39,7 +40,7 @@ def indexes(small: Path) -> Path:
     isthmus.open_index(folder / "grown").add(more)
     isthmus.index(corpus, folder / "both", str(folder / "cls"))
     for name, model in {"dense": "cls", "sparse": "sparse"}.items():
-        how = ["bm25=false", "passages=false"]
+        how = ["bm25=false", "passages=false", "tokens=false"]
         isthmus.index(corpus, folder / f"{name}-index", str(folder / model), settings=how)
     return folder
 
@@ -100,6 +101,23 @@ def test_sparse_weights_are_those_of_the_vectors(indexes: Path) -> None:
         )
 
 
+def test_words_of_the_query_add_up_to_the_score_of_tokens(indexes: Path) -> None:
+    searcher = open_searcher(indexes / "both", "tokens")
+    for document in ("d1", "d16"):
+        found = explained(searcher, QUERY, document)
+        assert found.words is not None
+        assert sum(one.contribution for one in found.words) == pytest.approx(found.score, rel=1e-5)
+        assert found.score == pytest.approx(returned(searcher, document), rel=1e-5)
+        assert sum(one.weight for one in found.words) == pytest.approx(1)
+        assert sorted(one.word for one in found.words) == sorted(re.findall(r"\w+", QUERY))
+        (shown,) = searcher.documents([document], QUERY)
+        for one in found.words:
+            assert one.weight * one.product == pytest.approx(one.contribution)
+            for word in one.answers:
+                inside = shown.title if word.start is None else shown.text[word.start : word.end]
+                assert word.text in re.findall(r"\w+|[.!]", inside), "complete words"
+
+
 def test_dense_sentences_are_left_out_one_by_one(indexes: Path) -> None:
     searcher = open_searcher(indexes / "dense-index")
     found = explained(searcher, QUERY, "d1")
@@ -126,7 +144,7 @@ def test_what_is_not_read_is_not_scored(indexes: Path, tmp_path: Path) -> None:
     long = " ".join(f"The river bank of friday {number}." for number in range(30))
     texts = {"long": long, "huge": long + " More of it." * 20_000}
     corpus = write_corpus(tmp_path / "long.jsonl", texts)
-    how = ["bm25=false", "passages=false"]
+    how = ["bm25=false", "passages=false", "tokens=false"]
     isthmus.index(str(corpus), tmp_path / "index", str(indexes / "headless"), settings=how)
     searcher = open_searcher(tmp_path / "index")
     found = explained(searcher, "river", "long")
@@ -142,7 +160,9 @@ def test_what_is_not_read_is_not_scored(indexes: Path, tmp_path: Path) -> None:
 
 
 def test_votes_add_up_to_the_fused_score(indexes: Path) -> None:
-    hybrid = open_searcher(indexes / "both", fusion={"weights": {"bm25": 0.3, "dense": 0.7}})
+    hybrid = open_searcher(
+        indexes / "both", fusion={"weights": {"bm25": 0.3, "dense": 0.5, "tokens": 0.2}}
+    )
     for document in ("d1", "d24"):  # BM25 does not find the second
         found = explained(hybrid, QUERY, document)
         assert found.score == pytest.approx(returned(hybrid, document), abs=1e-12)
@@ -150,7 +170,7 @@ def test_votes_add_up_to_the_fused_score(indexes: Path) -> None:
         assert found.fusion.name == "weighted_sum"
         parts = found.fusion.parts
         assert sum(one.contribution for one in parts) == pytest.approx(found.score)
-        assert [one.explanation.field for one in parts] == ["bm25", "dense"]
+        assert [one.explanation.field for one in parts] == ["bm25", "dense", "tokens"]
     assert parts[0].explanation.rank is None
     assert parts[0].contribution == 0
     (ranking,) = hybrid.search([Query("q", QUERY)], 100)
@@ -206,9 +226,10 @@ def test_the_passage_that_counts(indexes: Path, tmp_path: Path, model: str) -> N
     assert (again.score, again.sentences) == (found.score, found.sentences)
     both = explained(open_searcher(tmp_path / "index"), "storm of friday", "long.md")
     assert both.fusion is not None
-    words, vectors = (one.explanation for one in both.fusion.parts)
+    words, vectors, *tokens = (one.explanation for one in both.fusion.parts)
     assert words.passage is None, "BM25 reads documents whole"
-    assert vectors.passage == both.passage == best
+    assert vectors.passage == best
+    assert both.passage == (tokens[0] if tokens else vectors).passage
 
 
 @pytest.mark.parametrize(
@@ -227,7 +248,7 @@ def test_refusals(indexes: Path, query: str, document: str, what: str) -> None:
 def test_a_query_that_one_of_two_cannot_read(indexes: Path) -> None:
     found = explained(open_searcher(indexes / "both"), "the of", "d1")
     assert found.fusion is not None
-    words, vectors = (one.explanation for one in found.fusion.parts)
+    words, vectors, _ = (one.explanation for one in found.fusion.parts)
     assert words.score is None
     assert "no words" in words.notes[0]
     assert vectors.score is not None
@@ -240,7 +261,7 @@ def test_the_command_and_what_is_shown(indexes: Path) -> None:
     found = json.loads(ended.stdout)
     assert set(found) == {
         "query", "id", "title", "kind", "field", "model", "score", "rank", "passage", "terms",
-        "sentences", "fusion", "before", "notes",
+        "words", "sentences", "fusion", "before", "notes",
     }  # fmt: skip
     assert found["kind"] == "fused"
     parts = found["fusion"]["parts"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -77,6 +78,11 @@ class WordEncoder:
             return vectors
         pieces = Ragged.of(words, np.empty(0, dtype=int))
         return Both(vectors, TokenVectors(Ragged(each[pieces.values], pieces.starts), pieces))
+
+    def token_places(self, texts: Sequence[str], queries: bool = False) -> Any:
+        pieces = [self.encode_queries([text]).tokens.pieces.values for text in texts]
+        spans = [[word.span() for word in re.finditer(r"\S+", text)] for text in texts]
+        return list(zip(pieces, map(np.array, spans), strict=True))
 
     def encode_documents(self, documents: Sequence[Document], progress: bool = False) -> Any:
         # Without the texts that are drawn, of which the centre of token vectors is.

@@ -215,19 +215,19 @@ def test_a_run_file_of_another_search_stays(
 
 def snippet(text: str, query: str) -> str:
     (found,) = snippets([text], query)
-    return found
+    return found.text
 
 
 def test_snippets_show_the_rarest_words() -> None:
     common = "a retriever of documents " * 20
     texts = [f"{common} with a bottleneck in it {common}", common, common]
     for query in ("retrievers with bottlenecks", "documents: the bottleneck"):
-        shown, other, _ = snippets(texts, query)
+        shown, other, _ = (one.text for one in snippets(texts, query))
         assert "bottleneck in it" in shown
         assert other.startswith("a retriever")
     far = f"a retriever of documents {'filler ' * 100} one bottleneck {'filler ' * 100}"
-    shown, *_ = snippets([far, common, common], "a bottleneck of retrievers of documents")
-    assert "one bottleneck" in shown
+    far_off, *_ = snippets([far, common, common], "a bottleneck of retrievers of documents")
+    assert "one bottleneck" in far_off.text
     chinese = (
         "安装程序的图形版本。" * 40
         + "系统会询问您现在是否希望创建帐户。"

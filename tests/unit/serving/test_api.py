@@ -36,13 +36,14 @@ def refusal(answer: object) -> str:
 
 def test_every_retriever_answers_as_search_does(client: TestClient, folders: Path) -> None:
     about = client.get("/api/about").json()
-    assert [one["type"] for one in about["retrievers"]] == ["bm25", "dense", "fused"]
+    assert [one["type"] for one in about["retrievers"]] == ["bm25", "dense", "tokens", "fused"]
     assert about["default"] == "fused"
     assert about["documents"] == 6
     assert about["metadata"] == {
         "year": "number", "lang": "text", "tags": "text", "draft": "boolean", "place": "text",
     }  # fmt: skip
-    for name, use in (("bm25", "bm25"), ("dense", "dense"), ("fused", None)):
+    for name in ("bm25", "dense", "tokens", "fused"):
+        use = None if name == "fused" else name
         expected = isthmus.open_index(folders / "both").search("the river bank", k=4, use=use)
         found = client.get(
             "/api/search", params={"q": "the river bank", "use": name, "k": 4}
@@ -110,7 +111,7 @@ def test_documents_come_as_they_are_whole_or_in_passages(
 
 
 def test_explanations_are_those_of_the_command(client: TestClient, folders: Path) -> None:
-    for name in ("bm25", "dense", "fused"):
+    for name in ("bm25", "dense", "tokens", "fused"):
         asked = {"q": "river bank", "id": "river", "use": name}
         found = client.get("/api/explain", params=asked).json()
         use = None if name == "fused" else name
@@ -132,7 +133,7 @@ def test_what_is_fused_is_re_ranked_as_by_search(
     client = open_client(folders / "both", settings={"rerank": {"model": str(tmp_path)}})
     about = client.get("/api/about").json()
     types = {one["name"]: one["type"] for one in about["retrievers"]}
-    assert types == {"bm25": "bm25", "dense": "dense", "fused": "fused", "reranked": "reranked"}
+    assert types == {name: name for name in ("bm25", "dense", "tokens", "fused", "reranked")}
     assert about["default"] == "reranked"
     for name, model in (("fused", None), ("reranked", str(tmp_path))):
         expected = isthmus.open_index(folders / "both").search("a river", rerank=model)
@@ -162,7 +163,7 @@ FILTERS = [
 def test_a_filter_lets_the_same_documents_through_however_it_is_written(
     client: TestClient, short: str, full: dict[str, object], expected: set[str]
 ) -> None:
-    for name in ("bm25", "dense", "fused"):
+    for name in ("bm25", "dense", "tokens", "fused"):
         asked = {"q": "a river bank in winter", "use": name}
         every = client.get("/api/search", params=asked).json()["hits"]
         kept = [hit["id"] for hit in every if hit["id"] in expected]

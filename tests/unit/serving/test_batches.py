@@ -122,7 +122,12 @@ def test_vectors_of_the_last_queries_are_kept(folders: Path) -> None:
 
     kept = QueryVectors(counted, 2)
     expected = encoder.encode_queries(["snow", "mill", "snow"])
-    assert kept.of(["snow", "mill", "snow"]) == pytest.approx(expected, abs=1e-5)
+    given = kept.of(["snow", "mill", "snow"])
+    assert given.vectors == pytest.approx(expected.vectors, abs=1e-5)
+    for part in ("vectors", "pieces"):
+        found, wanted = (getattr(both.tokens, part) for both in (given, expected))
+        assert found.starts.tolist() == wanted.starts.tolist()
+        assert found.values == pytest.approx(wanted.values, abs=1e-5)
     kept.of(["mill", "boats"])
     kept.of(["snow"])  # the one that was asked for longest ago
     kept.of(["boats"])

@@ -44,7 +44,7 @@ class TokensSearch:
         self._rows = rows
         self.pieces = Ragged(mapped(folder / PIECES, folder), mapped(folder / PIECE_STARTS, folder))
         self.holding: Places = mapped(folder / HOLDING, folder)
-        self._stored = StoredTokens(
+        self.stored = StoredTokens(
             mapped(folder / CODES, folder),
             mapped(folder / SCALES, folder),
             mapped(folder / STARTS, folder),
@@ -86,13 +86,7 @@ class TokensSearch:
 
     def scores(self, queries: Sequence[Asked], rows: Rows) -> npt.NDArray[np.float64]:
         """The score of each of these rows, for each query; -inf of one without tokens."""
-        return scores(self._about, queries, self._stored, rows)
-
-    def nearest(self, query: Asked, row: int) -> Floats:
-        """The product of each stored vector of a row with each token of the query."""
-        first, last = self._stored.starts[row : row + 2]
-        codes, scales = self._stored.codes[first:last], self._stored.scales[first:last]
-        return query.products(levels_of(codes, self._about.dimension, self._about.bits), scales)
+        return scores(self._about, queries, self.stored, rows)
 
 
 def scores(
@@ -119,6 +113,13 @@ def scores(
                 found[number, part] = (near * query.weights).sum(axis=1)  # each row by itself
         first = last
     return found
+
+
+def products(about: TokensField, query: Asked, stored: StoredTokens, row: int) -> Floats:
+    """The product of each stored vector of a text with each token of a query."""
+    first, last = stored.starts[row : row + 2]
+    levels = levels_of(stored.codes[first:last], about.dimension, about.bits)
+    return query.products(levels, stored.scales[first:last])
 
 
 def check_tokens(folder: Path, about: TokensField, counts: FieldCounts, rows: int) -> None:

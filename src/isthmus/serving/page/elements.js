@@ -56,7 +56,7 @@ export function fields(metadata, most = Infinity) {
   return h("ul", { class: "fields", "aria-label": "Metadata" }, chips, left ? h("li", { class: "quiet" }, `${left} more`) : null);
 }
 
-const TYPES = { bm25: "BM25", dense: "Dense", sparse: "Sparse", fused: "Fused", reranked: "Re-ranked" };
+const TYPES = { bm25: "BM25", dense: "Dense", sparse: "Sparse", tokens: "Tokens", fused: "Fused", reranked: "Re-ranked" };
 
 /** A retriever's name as the page shows it: that of its type, or its own where it has another. */
 export function label(retriever) {

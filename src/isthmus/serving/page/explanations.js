@@ -1,4 +1,4 @@
-// Why a document was found: term by term, sentence by sentence, retriever by retriever.
+// Why a document was found: term by term, word by word, sentence by sentence, retriever by retriever.
 
 import { h, label, number, own, plural } from "./elements.js";
 
@@ -7,12 +7,13 @@ const SENTENCES = 300; // that are shown
 
 /** An explanation of any type, with those that it is made of inside. */
 export function explained(explanation) {
-  const { terms, sentences, fusion, before, passage, notes } = explanation;
+  const { terms, words, sentences, fusion, before, passage, notes } = explanation;
   return h("div", { class: "explanation" },
     passage && (passage.heading || passage.number > 1) ? h("p", { class: "quiet" }, `Passage ${passage.number} counts`, passage.heading ? [", under ", own(passage.heading)] : "", ".") : null,
     fusion ? fused(fusion, explanation) : null,
     before ? rereading(before, explanation) : null,
     terms ? contributions(terms, explanation) : null,
+    words ? answers(words, explanation) : null,
     sentences?.length ? shading(sentences) : null,
     (notes ?? []).map((note) => h("p", { class: "note quiet" }, own(note))),
     before ? nested(before, "Before re-ranking") : null);
@@ -37,6 +38,23 @@ function contributions(terms, { score }) {
     h("th", { scope: "col", class: "number" }, "query × document"), h("th", { scope: "col" }, "found")));
   return h("figure", {}, h("figcaption", {}, "What each term adds to the score"),
     h("div", { class: "wide" }, h("table", { class: "terms" }, head, folding(terms.map(row)), foot)));
+}
+
+/** Each word of the query with the words of the text that are nearest to it. */
+function answers(words, { score }) {
+  const most = Math.max(...words.map((one) => Math.abs(one.contribution)), 1e-9);
+  const row = (one) =>
+    h("tr", {},
+      h("th", { scope: "row" }, own(one.word)),
+      bar(one.contribution / most),
+      h("td", { class: "number" }, number(one.contribution)),
+      h("td", { class: "number quiet" }, `${number(one.weight)} × ${number(one.product)}`),
+      h("td", {}, own([...new Set(one.answers.map((answer) => answer.text))].join(", "))));
+  const foot = h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "score"), h("td"), h("td", { class: "number" }, number(score)), h("td"), h("td")));
+  const head = h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "word"), h("td"), h("th", { scope: "col", class: "number" }, "adds"),
+    h("th", { scope: "col", class: "number" }, "weight × product"), h("th", { scope: "col" }, "nearest in the text")));
+  return h("figure", {}, h("figcaption", {}, "What each word of the query adds to the score"),
+    h("div", { class: "wide" }, h("table", { class: "terms" }, head, folding(words.map(row)), foot)));
 }
 
 function frequency(one) {
