@@ -18,7 +18,7 @@ import transformers
 from isthmus.config.output import whole_folder, write_json, writing
 from isthmus.progress import notice
 from isthmus.training.callbacks import EvaluationStopped
-from isthmus.training.cuda_graphs import lacks_memory
+from isthmus.training.graphs import lacks_memory
 from isthmus.training.trainer import STOPPED_EARLY, Trainer
 
 BEST = "best"  # the folder of the best model so far

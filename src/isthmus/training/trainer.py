@@ -23,7 +23,7 @@ from isthmus.nn.numerics import native_bf16
 from isthmus.progress import notice
 from isthmus.training.callbacks import Interruption, SaveByTime, SetEpoch, ShowProgress
 from isthmus.training.checkpoints import kept, last_checkpoint, restoring, rotate, seal
-from isthmus.training.cuda_graphs import Graphs, growing_segments
+from isthmus.training.graphs import Graphs, growing_segments
 from isthmus.training.settings import TrainingSettings
 from isthmus.training.task import Batch, EpochOrder, Examples, Task
 

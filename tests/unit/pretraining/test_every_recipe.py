@@ -23,7 +23,7 @@ from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.step import IGNORED, PLACES, places_of
 from isthmus.pretraining.task import PretrainTask
 from isthmus.text.tokenizer import new_tokenizer
-from isthmus.training.cuda_graphs import Graphs
+from isthmus.training.graphs import Graphs
 from isthmus.training.task import Batch
 
 NAMES = [recipe.name for recipe in shipped_recipes("pretrain")]

@@ -28,8 +28,8 @@ from isthmus.pretraining.task import PretrainTask
 from isthmus.text.corpus import TokenisedCorpus
 from isthmus.text.tokenizer import new_tokenizer
 from isthmus.training.checkpoints import kept, last_checkpoint, seal
-from isthmus.training.cuda_graphs import Graphs
 from isthmus.training.evaluation import EvaluationCallback
+from isthmus.training.graphs import Graphs
 from isthmus.training.task import Batch
 from isthmus.training.trainer import Trainer, compile_layers
 
