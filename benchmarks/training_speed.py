@@ -38,7 +38,6 @@ from isthmus.config import resolve, shipped_recipes
 from isthmus.config.models import model_folder
 from isthmus.nn.backbone import Backbone, new_backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PretrainTask
@@ -176,9 +175,7 @@ class Ours:
         parts = assemble(settings)
         tokenizer = Tokenizer.load(model)
         backbone = Backbone.load(model, "add", settings.training.dropout, _SEED)
-        columns: dict[str, Column] = {}
-        for part in parts:
-            columns |= part.columns(corpus, tokenizer)
+        columns = parts.columns(corpus, tokenizer)
         batch = settings.training.per_device_train_batch_size
         # The same documents for all, in random order; repeated where there are fewer.
         order = np.random.default_rng(_SEED).permutation(np.flatnonzero(corpus.lengths >= 2))

@@ -26,7 +26,6 @@ from isthmus.pretraining.bottlenecks import shares
 from isthmus.pretraining.corruption import importance
 from isthmus.pretraining.decoders import visibility
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.step import IGNORED
@@ -118,9 +117,7 @@ class Step:
         parts = assemble(self.settings)
         documents = [Document(str(place), text) for place, text in enumerate(TEXTS)]
         self.corpus = tokenise(documents, "steps", self.tokenizer.serialised, cache=folder)
-        columns: dict[str, Column] = {}
-        for part in parts:
-            columns |= part.columns(self.corpus, self.tokenizer)
+        columns = parts.columns(self.corpus, self.tokenizer)
         self.task = PretrainTask(backbone, self.tokenizer, parts).double().eval()
         for module in (self.task.bottleneck, self.task.decoder):
             if module is not None and (self.settings.decoder or {}).get("init") != "last":

@@ -29,7 +29,6 @@ from transformers import (
 from isthmus.config.recipes import resolve, shipped_recipes
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.task import PARTS_FILE, PretrainTask
@@ -138,9 +137,7 @@ class Bench:
         """The step of a recipe, and what it is fed."""
         parts = assemble(settings)
         task = PretrainTask(backbone, self.tokenizer, parts, seed)
-        columns: dict[str, Column] = {}
-        for part in parts:
-            columns |= part.columns(self.corpus, self.tokenizer)
+        columns = parts.columns(self.corpus, self.tokenizer)
         examples = PretrainExamples(
             self.corpus, parts.view, self.tokenizer, settings.max_length, 0, columns
         )

@@ -16,7 +16,6 @@ from tests.golden.loops import log_softmax, plain_head, plain_reconstruction
 from isthmus.config import resolve, shipped_recipes
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.step import IGNORED
@@ -50,9 +49,7 @@ def make(backbone: Backbone, tokenizer: Tokenizer, tmp_path: Path) -> Any:
         settings = PretrainSettings.parse(resolve("pretrain", name, flags, overrides), name)
         parts = assemble(settings)
         corpus = tokenised(TEXTS, tokenizer, tmp_path)
-        columns: dict[str, Column] = {}
-        for part in parts:
-            columns |= part.columns(corpus, tokenizer)
+        columns = parts.columns(corpus, tokenizer)
         task = PretrainTask(backbone, tokenizer, parts).double()
         torch.manual_seed(5)
         for module in (task.bottleneck, task.decoder, task.heads):  # far from their start

@@ -30,7 +30,6 @@ from isthmus.evaluation.tables import Cell, Shown, Table
 from isthmus.inspection.probe import probe, saved
 from isthmus.nn.loading import lacks_head
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import Parts, assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.step import IGNORED, Step, Vocabulary
@@ -321,9 +320,7 @@ def _masked(
         corpus += open_corpus(documents, settings.account()).documents()
     with TemporaryDirectory(prefix="isthmus-") as place:
         own = tokenise(corpus, "texts", tokenizer.serialised, settings.titles, cache=Path(place))
-        columns: dict[str, Column] = {}
-        for part in filter(None, (parts.corruption, parts.decoder_corruption)):
-            columns |= part.columns(own, tokenizer)
+        columns = parts.columns(own, tokenizer)
         view, seed = Same(Same.Settings()), settings.training.seed
         examples = PretrainExamples(own, view, tokenizer, settings.max_length, seed, columns)
         for row, text in enumerate(texts):

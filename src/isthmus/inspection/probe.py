@@ -26,7 +26,7 @@ from isthmus.errors import InputError, SettingsError
 from isthmus.evaluation.tables import Cell, Shown, Table
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples, check_texts
-from isthmus.pretraining.parts import Column, Vector
+from isthmus.pretraining.parts import Vector
 from isthmus.pretraining.probes import (
     FEWEST,
     HeldOut,
@@ -275,9 +275,7 @@ def _measured(
 ) -> dict[str, float]:
     """The numbers of the probes on the second of these rows; the first are all others."""
     rest, chosen = rows
-    columns: dict[str, Column] = {}
-    for part in task.parts:
-        columns |= part.columns(corpus, task.tokenizer)
+    columns = task.parts.columns(corpus, task.tokenizer)
     view, length, seed = task.parts.view, settings.max_length, settings.seed
     examples = PretrainExamples(corpus, view, task.tokenizer, length, seed, columns, rest)
     documents = open_corpus(spec, Problems("skip", settings.line_limit)).documents()

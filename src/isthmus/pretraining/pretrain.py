@@ -26,7 +26,6 @@ from isthmus.errors import SettingsError
 from isthmus.nn.backbone import Backbone, new_backbone
 from isthmus.pretraining.examples import PretrainExamples, check_texts
 from isthmus.pretraining.handover import describe, say_what_changes
-from isthmus.pretraining.parts import Column
 from isthmus.pretraining.probes import (
     FEWEST,
     TOPIC,
@@ -92,9 +91,7 @@ def _run(
         if summary := tokenised.remember(problems.summary()):
             notice(summary)
         check_texts(tokenised, settings.documents)
-        columns: dict[str, Column] = {}
-        for part in parts:
-            columns |= part.columns(tokenised, tokenizer)
+        columns = parts.columns(tokenised, tokenizer)
     if settings.size is None:
         task.continue_from(Path(model_folder(settings.model)))
     seed = settings.training.seed

@@ -11,11 +11,13 @@ from isthmus.pretraining.bottlenecks import Bottleneck
 from isthmus.pretraining.corruption import Corruption, Side
 from isthmus.pretraining.decoders import Decoder
 from isthmus.pretraining.objectives import Objective
-from isthmus.pretraining.parts import Part, Vector
+from isthmus.pretraining.parts import Column, Part, Vector
 from isthmus.pretraining.registries import BOTTLENECKS, CORRUPTIONS, DECODERS, OBJECTIVES, VIEWS
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.views import View
 from isthmus.registry import Registry
+from isthmus.text.corpus import TokenisedCorpus
+from isthmus.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Parts:
         """What the recipe teaches to stand for a text: an objective's, else the bottleneck's."""
         declared = (part.trains for part in (*self.objectives.values(), self.bottleneck) if part)
         return next(filter(None, declared), "cls")
+
+    def columns(self, corpus: TokenisedCorpus, tokenizer: Tokenizer) -> dict[str, Column]:
+        """What they must know of every token, made once and kept beside the corpus."""
+        return {name: one for part in self for name, one in part.columns(corpus, tokenizer).items()}
 
     def __iter__(self) -> Iterator[Part]:
         """All of them, in the order of the step."""

@@ -17,7 +17,6 @@ from isthmus.config import resolve, shipped_recipes
 from isthmus.nn import attention
 from isthmus.nn.backbone import Backbone
 from isthmus.pretraining.examples import PretrainExamples
-from isthmus.pretraining.parts import Column
 from isthmus.pretraining.recipe import assemble
 from isthmus.pretraining.settings import PretrainSettings
 from isthmus.pretraining.step import IGNORED, PLACES, places_of
@@ -79,9 +78,7 @@ def make(folder: Path) -> Callable[[str], Made]:
             flags = {"documents": "c", "output": "o", "model": "m"}
             settings = PretrainSettings.parse(resolve("pretrain", name, flags, overrides), name)
             parts = assemble(settings)
-            columns: dict[str, Column] = {}
-            for part in parts:
-                columns |= part.columns(corpus, TOKENIZER)
+            columns = parts.columns(corpus, TOKENIZER)
             task = PretrainTask(copy.deepcopy(backbone), TOKENIZER, parts).double()
             examples = PretrainExamples(corpus, parts.view, TOKENIZER, 24, 5, columns)
             made[name] = task, examples
