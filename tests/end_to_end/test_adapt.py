@@ -66,10 +66,11 @@ def test_what_comes_out(commands: Any, adapted: Path, elsewhere: Path, model: Pa
     found = report_of(adapted)
     report = found["report"]
     alone = ["BM25", "original", "adapted"]
-    assert report["systems"] == [*alone, "original + BM25", "adapted + BM25"]
+    fused = [f"{name} + BM25{rest}" for rest in ("", " + tokens") for name in alone[1:]]
+    assert report["systems"] == [*alone, *fused]
     assert report["queries"] == 60
     pairs = [(pair["first"], pair["second"]) for pair in report["tests"]["RR@10"]["pairs"]]
-    assert pairs == [("adapted", "original"), ("adapted + BM25", "original + BM25")]
+    assert pairs == [("adapted", "original"), (fused[-1], fused[-2])]
     assert found["seed"] == 42
     assert "documents" in found["survey"]
     text = (adapted / "report.md").read_text(encoding="utf-8")
@@ -101,7 +102,7 @@ def test_what_the_report_measures_is_what_the_index_answers(adapted: Path, judge
     found = isthmus.evaluate(judged, adapted, measures="RR@10")
     assert report is not None
     (answered,) = found.per_query["RR@10"].values()
-    assert answered == report.per_query["RR@10"]["adapted + BM25"]
+    assert answered == report.per_query["RR@10"]["adapted + BM25 + tokens"]
 
 
 def test_again_does_nothing_and_overwriting_repeats(
@@ -171,7 +172,7 @@ def test_without_judged_queries_and_a_folder_of_texts(
     assert "NOT MEASURED" in told.stdout
     assert f"next: isthmus search {tmp_path / 'run'}" in told.stdout
     fields = json.loads((tmp_path / "run" / "index" / "manifest.json").read_text())["fields"]
-    assert list(fields) == ["bm25", "dense"]
+    assert list(fields) == ["bm25", "dense", "tokens"]
     assert fields["bm25"]["settings"]["stemmer"] == "german"
     assert report_of(tmp_path / "run")["report"] is None
 

@@ -196,9 +196,8 @@ def _say(began: float, message: str) -> None:
 
 
 def _index_settings(settings: AdaptSettings) -> IndexSettings:
-    # Words and one vector a text: what the report compares is what the index answers.
-    fields: dict[str, Any] = {"bm25": settings.bm25 or Bm25Settings(), "tokens": False}
-    return IndexSettings(passages=settings.passages, **fields, **dict(settings.reading))
+    words = settings.bm25 or Bm25Settings()
+    return IndexSettings(passages=settings.passages, bm25=words, **dict(settings.reading))
 
 
 def _compared(
@@ -213,10 +212,13 @@ def _compared(
         return None
     values = {**dict(settings.evaluation), **dict(settings.reading)}
     how = EvaluateSettings(**values, index=_index_settings(settings))
-    rows = systems(systems_of(original, models))
+    tokens = isinstance(encoder_settings(settings), DenseSettings)
+    rows = systems(systems_of(original, models, tokens))
     problems = settings.account()
     sources = opened(judged, rows, how, _DEPTH, problems, [made])
-    return measured(sources, rows, how, pairs=question(list(models)[-1]))
+    return measured(
+        sources, rows, how, pairs=question(list(models)[-1], [one.name for one in rows])
+    )
 
 
 def _identity(settings: AdaptSettings, corpus: Corpus) -> dict[str, Any]:

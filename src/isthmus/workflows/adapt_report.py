@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,16 +18,21 @@ from isthmus.evaluation.statistics import paired_effect
 from isthmus.evaluation.tables import escape_html, escape_markdown, page
 from isthmus.finetuning.merge import summary
 from isthmus.retrieval.index import BM25
+from isthmus.workflows.systems import TOKENS
 
 ORIGINAL, ADAPTED, LABELLED = "original", "adapted", "labelled"
-FUSED = "{} + BM25"
+FUSED, ALL = "{} + BM25", "{} + BM25 + tokens"
 REPORT = "report.json"
 Outcome = Literal["better", "no significant change", "WORSE", "NOT MEASURED"]
 
 
-def question(last: str) -> list[tuple[str, str]]:
-    """The two pairs that are tested: the last encoder against the original, alone and fused."""
-    return [(last, ORIGINAL), (FUSED.format(last), FUSED.format(ORIGINAL))]
+def question(last: str, systems: Collection[str]) -> list[tuple[str, str]]:
+    """The two pairs that are tested: the last encoder against the original, alone and fused.
+
+    Fused is what a search of their indexes answers: with token vectors, where there are any.
+    """
+    fused = ALL if ALL.format(last) in systems else FUSED
+    return [(last, ORIGINAL), (fused.format(last), fused.format(ORIGINAL))]
 
 
 class AdaptReport(BaseModel):
@@ -76,7 +81,7 @@ class AdaptReport(BaseModel):
         for name, report in self.report.collections.items():
             outcome = _outcome(report, self.last)
             found.append(f"{name} ({report.queries:,} judged queries): {outcome}.")
-            found += [_sentence(report, *pair) for pair in question(self.last)]
+            found += [_sentence(report, *pair) for pair in question(self.last, report.systems)]
         return [*found, self._advice(self.report)]
 
     def _advice(self, report: Report) -> str:
@@ -141,7 +146,7 @@ def read_report(output: Path) -> AdaptReport:
 
 
 def _outcome(report: Report, last: str) -> Outcome:
-    found = [_change(report, *pair) for pair in question(last)]
+    found = [_change(report, *pair) for pair in question(last, report.systems)]
     significant = [difference for difference, _, clear in found if clear]
     if any(difference < 0 for difference in significant):
         return "WORSE"
@@ -171,8 +176,11 @@ def _sentence(report: Report, now: str, then: str) -> str:
     )
 
 
-def systems_of(original: str, encoders: Mapping[str, str]) -> dict[str, list[str]]:
+def systems_of(original: str, encoders: Mapping[str, str], tokens: bool) -> dict[str, list[str]]:
     """The rows of the report: BM25, the original and the trained encoders, alone and fused."""
     alone = {ORIGINAL: original, **encoders}
     rows = {"BM25": [BM25], **{name: [one] for name, one in alone.items()}}
-    return rows | {FUSED.format(name): [one, BM25] for name, one in alone.items()}
+    rows |= {FUSED.format(name): [one, BM25] for name, one in alone.items()}
+    if tokens:
+        rows |= {ALL.format(name): [one, BM25, TOKENS] for name, one in alone.items()}
+    return rows

@@ -25,7 +25,7 @@ def report(before: int, after: int, fused: int = 3, name: str = "notes") -> Repo
         scores = (3.0, 2.0, 1.0, 0.0)[:rank]
         runs.append(Run(system, {query: Ranking(query, ids, scores) for query in QUERIES}))
     judged = {query: {"right": 1} for query in QUERIES}
-    found = compare_runs(runs, judged, {"measures": ["RR@10"]}, pairs=question(ADAPTED))
+    found = compare_runs(runs, judged, {"measures": ["RR@10"]}, pairs=question(ADAPTED, ranks))
     return found.model_copy(update={"name": name})
 
 
