@@ -165,9 +165,9 @@ def _isthmus(
     import numpy as np
 
     from isthmus.encoders.dense import DenseEncoder, DenseSettings
-    from isthmus.finetuning.bi_encoder_task import BiEncoderTask
     from isthmus.finetuning.losses import losses
     from isthmus.finetuning.pairs import LabelledQueries, PairExamples
+    from isthmus.finetuning.tasks import BiEncoderTask
     from isthmus.nn.backbone import Backbone
     from isthmus.records import Document, Query
     from isthmus.text.corpus import tokenise

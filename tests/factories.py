@@ -33,7 +33,7 @@ from isthmus.text.passages import Cut, Cutter
 from isthmus.text.tokenizer import Tokenizer, new_tokenizer
 
 if TYPE_CHECKING:
-    from isthmus.finetuning.mining.candidates import TrainingCorpus
+    from isthmus.finetuning.candidates import TrainingCorpus
 
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -109,7 +109,7 @@ def tokenised(texts: Sequence[str], tokenizer: Tokenizer, cache: Path) -> Tokeni
 
 def training_corpus(folder: Path, tokenizer: Tokenizer, titles: bool = True) -> TrainingCorpus:
     """The documents of a collection, in which candidates are searched."""
-    from isthmus.finetuning.mining.candidates import TrainingCorpus
+    from isthmus.finetuning.candidates import TrainingCorpus
 
     collection = open_collection(str(folder))
     read = f"{collection.fingerprint()} refuse"

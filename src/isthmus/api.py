@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from isthmus.collections.in_memory import Documents
     from isthmus.encoders import DenseEncoder, SparseEncoder
     from isthmus.evaluation import Report
-    from isthmus.finetuning.mining.audit import Audit
+    from isthmus.finetuning.audit import Audit
     from isthmus.indexes.writer import Update
     from isthmus.inspection.doctor import Findings
     from isthmus.inspection.explain import Explanation

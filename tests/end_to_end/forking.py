@@ -31,7 +31,7 @@ _PRELOADED = (
     "isthmus.indexes.dense.field", "isthmus.evaluation", "isthmus.encoders",
     "isthmus.pretraining.corruption", "isthmus.pretraining.objectives",
     "isthmus.finetuning.kinds", "isthmus.finetuning.losses",
-    "isthmus.finetuning.bi_encoder_task", "isthmus.collections.formats.beir",
+    "isthmus.finetuning.tasks", "isthmus.collections.formats.beir",
     "transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto",
     "matplotlib.figure", "matplotlib.backends.backend_svg",
 )  # fmt: skip

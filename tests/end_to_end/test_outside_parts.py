@@ -20,8 +20,8 @@ import torch
 from isthmus.collections.formats.beir import Beir
 from isthmus.config import Settings
 from isthmus.finetuning.kinds import Sparse
-from isthmus.finetuning.mining.candidates import NOTHING, Ranker
-from isthmus.finetuning.mining.candidates import MiningSettings
+from isthmus.finetuning.candidates import NOTHING, Ranker
+from isthmus.finetuning.candidates import MiningSettings
 from isthmus.finetuning.negatives import Source
 from isthmus.finetuning.teachers import Teacher, TeacherSource
 from isthmus.pretraining.bottlenecks import Bottleneck

@@ -11,9 +11,9 @@ import torch
 from tests.golden.loops import numerical_gradient
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.finetuning.losses import contrastive, losses
 from isthmus.finetuning.similarity import similarities
+from isthmus.finetuning.tasks import BiEncoderTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training.task import Batch

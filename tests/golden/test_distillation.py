@@ -10,8 +10,8 @@ import torch
 from tests.golden.loops import numerical_gradient
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.finetuning.losses import kl, listwise, losses, margin_mse
+from isthmus.finetuning.tasks import BiEncoderTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 

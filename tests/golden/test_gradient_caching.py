@@ -9,10 +9,9 @@ from torch import Tensor
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import Encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
-from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.finetuning.losses import losses
 from isthmus.finetuning.regularizers import regularizers
-from isthmus.finetuning.sparsity import SparseTask
+from isthmus.finetuning.tasks import BiEncoderTask, SparseTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training import parallel as chunks
@@ -77,7 +76,7 @@ def test_equals_the_whole_batch(
     given = batch(tokenizer)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "isthmus.finetuning.bi_encoder_task.in_chunks",
+            "isthmus.finetuning.tasks.in_chunks",
             lambda represent, ids, mask, *_: represent(ids, mask),
         )
         expected, whole = step(model, given, None, None)

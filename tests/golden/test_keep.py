@@ -7,8 +7,8 @@ import math
 import torch
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.finetuning.losses import keep, losses
+from isthmus.finetuning.tasks import BiEncoderTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 

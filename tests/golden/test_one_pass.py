@@ -11,7 +11,7 @@ from torch import Tensor
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import pad
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
-from isthmus.finetuning.bi_encoder_task import BiEncoderTask
+from isthmus.finetuning.tasks import BiEncoderTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 from isthmus.training import parallel as chunks
@@ -50,7 +50,7 @@ def test_one_pass_where_one_model_reads_both(
         seen.append(arguments)
         return chunks.in_chunks(*arguments)
 
-    monkeypatch.setattr("isthmus.finetuning.bi_encoder_task.in_chunks", remembered)
+    monkeypatch.setattr("isthmus.finetuning.tasks.in_chunks", remembered)
     found = BiEncoderTask(encoder, 1, 1.0, []).represented(encoder, given)
     represents = encoder.represent_queries, encoder.represent_documents
     for side, represent, vectors in zip(SIDES, represents, found, strict=True):

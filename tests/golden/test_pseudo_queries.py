@@ -14,8 +14,13 @@ from transformers import BertTokenizerFast, T5Config, T5ForConditionalGeneration
 from isthmus.collections import Corpus, Problems
 from isthmus.errors import InputError, SettingsError
 from isthmus.finetuning.pairs import without
-from isthmus.finetuning.pseudo_collection import PseudoCollection, held_out_documents
-from isthmus.finetuning.pseudo_queries import PseudoQuery, drawn, sources
+from isthmus.finetuning.pseudo_queries import (
+    PseudoCollection,
+    PseudoQuery,
+    drawn,
+    held_out_documents,
+    sources,
+)
 from isthmus.finetuning.settings import PseudoQuerySettings
 from isthmus.records import Document
 

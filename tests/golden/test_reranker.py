@@ -12,9 +12,9 @@ from tests.factories import WITHOUT_DROPOUT, bert
 from transformers import BertForSequenceClassification
 
 from isthmus.encoders.cross import CrossEncoder, CrossSettings
-from isthmus.finetuning.cross_encoder_task import CrossEncoderTask, CrossExamples
 from isthmus.finetuning.losses import losses
 from isthmus.finetuning.pairs import LabelledQueries, TaughtScores
+from isthmus.finetuning.tasks import CrossEncoderTask, CrossExamples
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import Classifier
 from isthmus.nn.packing import Packing

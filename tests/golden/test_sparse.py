@@ -16,7 +16,7 @@ from isthmus.encoders.query_terms import QueryTerms
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings, term_weights
 from isthmus.finetuning.losses import losses
 from isthmus.finetuning.regularizers import regularizers
-from isthmus.finetuning.sparsity import SparseTask
+from isthmus.finetuning.tasks import SparseTask
 from isthmus.nn import heads
 from isthmus.nn import losses as vocabulary
 from isthmus.nn.backbone import Backbone

@@ -14,7 +14,7 @@ from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import SettingsError
 from isthmus.finetuning.losses import losses
 from isthmus.finetuning.regularizers import Regularizer, WeightController, regularizers
-from isthmus.finetuning.sparsity import SparseTask
+from isthmus.finetuning.tasks import SparseTask
 from isthmus.nn.backbone import Backbone
 from isthmus.text.tokenizer import Tokenizer
 

@@ -12,8 +12,8 @@ from sentence_transformers.util import mine_hard_negatives
 from tests.factories import training_corpus, write_collection
 
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
-from isthmus.finetuning.mining.candidates import TrainingCorpus
-from isthmus.finetuning.mining.mine import mine
+from isthmus.finetuning.candidates import TrainingCorpus
+from isthmus.finetuning.mining import mine
 from isthmus.finetuning.negatives import negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.nn.backbone import new_backbone

@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.finetuning.mining.candidates import NOTHING, Candidates, MiningSettings
-from isthmus.finetuning.mining.mine import draw, highest_allowed, shuffled
+from isthmus.finetuning.candidates import NOTHING, Candidates, MiningSettings
+from isthmus.finetuning.mining import draw, highest_allowed, shuffled
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.records import Query
 

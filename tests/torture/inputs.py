@@ -56,7 +56,7 @@ def _data(scene: Scene, scratch: Path) -> dict[str, Target]:
         read_queries,
         read_run,
     )
-    from isthmus.finetuning.score_files import read_scores
+    from isthmus.finetuning.scores import read_scores
 
     turns = cycle(("skip", "refuse"))
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from isthmus.collections import Collection
 from isthmus.errors import SettingsError, choices
 from isthmus.evaluation.measures import parse_measure, per_query
-from isthmus.finetuning.mining.candidates import NOTHING, Scores, TrainingCorpus, candidates
+from isthmus.finetuning.candidates import NOTHING, Scores, TrainingCorpus, candidates
 from isthmus.finetuning.negatives import Bm25
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.settings import SHORTEST, USUAL_SPLITS, DevelopmentSettings

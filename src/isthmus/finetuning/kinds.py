@@ -23,22 +23,22 @@ from isthmus.encoders.projection import load_projection
 from isthmus.encoders.router import load_query_terms
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import InputError
-from isthmus.finetuning.bi_encoder_task import BiEncoderTask
-from isthmus.finetuning.cross_encoder_task import CrossEncoderTask, CrossExamples
+from isthmus.finetuning.candidates import Rows, Scores
 from isthmus.finetuning.development import DevelopmentSet, Places
 from isthmus.finetuning.losses import Loss
-from isthmus.finetuning.mining.candidates import Rows, Scores
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, TaughtScores
 from isthmus.finetuning.registries import kind
-from isthmus.finetuning.regularizers import ControlWeights, regularizers, settled
-from isthmus.finetuning.sparsity import (
+from isthmus.finetuning.regularizers import (
     ACTIVE_TERMS,
+    ControlWeights,
     IndexedTerms,
-    SparseTask,
     StopWhenEmpty,
     check_targets,
+    regularizers,
+    settled,
     start_with,
 )
+from isthmus.finetuning.tasks import BiEncoderTask, CrossEncoderTask, CrossExamples, SparseTask
 from isthmus.nn.backbone import Backbone
 from isthmus.nn.classifier import load_classifier
 from isthmus.progress import Bar, notice

@@ -15,7 +15,7 @@ from isthmus.config.encoding import EncodingChoice
 from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.encoders import load_encoder
 from isthmus.errors import MismatchError, SettingsError
-from isthmus.finetuning.mining.candidates import (
+from isthmus.finetuning.candidates import (
     CorpusIds,
     MiningSettings,
     Ranker,

@@ -16,7 +16,7 @@ from torch import Tensor
 from isthmus.collections import Collection, Problems
 from isthmus.encoders.encoder import EncoderSettings, pad
 from isthmus.errors import InputError, SettingsError
-from isthmus.finetuning.mining.candidates import Rows, Scores
+from isthmus.finetuning.candidates import Rows, Scores
 from isthmus.nn.packing import steady_width, token_places
 from isthmus.progress import notice
 from isthmus.records import Query, document_of

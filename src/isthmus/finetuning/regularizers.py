@@ -1,21 +1,30 @@
-"""Regularizers keep vectors sparse: functions of term weights, their schedules and targets."""
+"""Regularizers keep vectors sparse: functions of term weights, schedules, and targets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from pydantic import Field
 from torch import Tensor
 
 from isthmus.config import Settings
-from isthmus.errors import SettingsError
+from isthmus.encoders.encoder import Encoder, pad
+from isthmus.encoders.sparse import SparseEncoder
+from isthmus.errors import SettingsError, TrainingError
+from isthmus.finetuning.pairs import PairExamples
 from isthmus.finetuning.registries import REGULARIZERS, regularizer
+from isthmus.progress import notice
+from isthmus.text.corpus import TokenisedCorpus
+from isthmus.training.evaluation import evaluated
+from isthmus.training.parallel import in_chunks
+from isthmus.training.trainer import Trainer
 
 SIDES = ("queries", "documents")
 _START = 1e-3  # the weight at which a controller starts when none is given
@@ -248,3 +257,133 @@ def l1(weights: Tensor) -> Tensor:
     Mean over texts of sum_v |w_v| of [texts, vocabulary], in float32.
     """
     return weights.float().abs().sum(1).mean()
+
+
+ACTIVE_TERMS = "active_terms"
+
+
+def active_terms(weights: Tensor) -> Tensor:
+    """The mean number of terms with a weight, over the texts of [texts, vocabulary]."""
+    return (weights.detach() > 0).sum(1).float().mean()
+
+
+class StopWhenEmpty(transformers.TrainerCallback):  # type: ignore[misc]
+    """Stops training when no text between two lines of the log had a single term.
+
+    Where every weight is 0, relu lets no gradient through: nothing would ever change again.
+    """
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """After every line of the log, on all processes alike."""
+        for side in ("queries", "documents"):
+            if (logs or {}).get(f"{ACTIVE_TERMS}/{side}") == 0:
+                raise TrainingError(
+                    f"all {side} have empty vectors at step {state.global_step} of "
+                    f"{args.output_dir}: every term's weight is 0, and no gradient passes a "
+                    "weight of 0",
+                    f"lower the weights of the regularizers (--set regularizers.….{side}=…) or "
+                    "let them grow longer (ramp); if terms were lost at once, lower "
+                    "training.learning_rate or warm up longer; train from a checkpoint whose "
+                    "masked-LM head is trained",
+                )
+
+
+_DOCUMENTS = 64
+
+
+def start_with(encoder: SparseEncoder, corpus: TokenisedCorpus, terms: int, seed: int) -> None:
+    """Lowers the head's bias where an average document would have more terms, with a notice."""
+    drawn = np.sort(np.random.default_rng([seed, 4]).permutation(len(corpus))[:_DOCUMENTS])
+    limit = encoder.settings.document_max_length
+    rows = [encoder.tokenizer.frame(corpus.tokens(row), limit).tolist() for row in drawn]
+    before, lowered = encoder.lower_bias(rows, terms)
+    if lowered:
+        notice(
+            f"an average document has {before:,.0f} terms before training: the head's bias is "
+            f"lowered by {lowered:.2f}, which leaves {terms:,} (start_terms)"
+        )
+
+
+_TEXTS = 256  # of either side
+
+
+class IndexedTerms:
+    """Counts the terms of some documents of the corpus and of some queries.
+
+    A passage that was trained on many times gets more terms than a new one, and more with dropout
+    than without; an index holds mostly new texts, encoded without dropout.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        examples: PairExamples,
+        queries: Sequence[str],
+        seed: int,
+        trainer: Trainer,
+    ) -> None:
+        self._encoder = encoder
+        self._trainer = trainer
+        generator = np.random.default_rng([seed, 3])
+
+        def some(number: int) -> list[int]:
+            return sorted(generator.permutation(number)[:_TEXTS].tolist())
+
+        corpus, limit = examples.corpus, encoder.settings.document_max_length
+
+        def framed(rows: Sequence[int]) -> list[Any]:
+            return [encoder.tokenizer.frame(corpus.tokens(row), limit) for row in rows]
+
+        sampled = [queries[number] for number in some(len(queries))]
+        self._indexed = encoder.tokenise_queries(sampled), framed(some(len(corpus)))
+        groups = [examples[0, number] for number in some(len(examples))]
+        # One passage of each, positives and negatives as often as training sees them.
+        shown = [group.rows[place % len(group.rows)] for place, group in enumerate(groups)]
+        self._shown = [group.query for group in groups], framed(shown)
+
+    def __call__(self) -> dict[str, Tensor]:
+        """The mean of each side with the current model, as tensors on its device."""
+        return evaluated(self._trainer, lambda: self._terms(self._indexed))
+
+    def ratios(self) -> dict[str, Tensor]:
+        """By side, terms of indexed texts per term of training texts in training mode."""
+        return evaluated(self._trainer, self._ratios)
+
+    def _ratios(self) -> dict[str, Tensor]:
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices):
+            indexed = self._terms(self._indexed)
+            self._trainer.task.train()
+            shown = self._terms(self._shown)
+        return {side: indexed[side] / shown[side].clamp(min=1) for side in SIDES}
+
+    def _terms(self, texts: tuple[Sequence[Any], Sequence[Any]]) -> dict[str, Tensor]:
+        encoder = self._encoder
+        device = encoder.backbone.word_embeddings.device
+        found = {}
+        represents = encoder.represent_queries, encoder.represent_documents
+        for side, represent, rows in zip(SIDES, represents, texts, strict=True):
+            ids, mask = pad(rows, encoder.tokenizer.pad_id)
+            found[side] = active_terms(in_chunks(represent, ids.to(device), mask.to(device)))
+        return found
+
+
+_OFF = 0.2  # the relative error from which a target counts as missed
+
+
+def check_targets(chosen: Iterable[Regularizer], active: Mapping[str, float]) -> None:
+    """Reports each target that is missed, and what to do; `active` terms of a text by side."""
+    for each in chosen:
+        for side, controller in each.controllers.items():
+            if abs(active[side] / controller.target - 1) <= _OFF:
+                continue
+            where = f"regularizers.{each.name}"
+            message = (
+                f"{side} have {active[side]:,.1f} terms on average in the finished model; "
+                f"{where}.target.{side} = {controller.target:g} is MISSED: train longer, "
+            )
+            if active[side] > controller.target:
+                message += f"let the ramp end sooner ({where}.ramp), or begin with a higher weight"
+            else:
+                message += "lower training.learning_rate, or begin with a lower weight"
+            notice(f"{message} ({where}.{side}; it came to {float(controller.weight):.2g})")

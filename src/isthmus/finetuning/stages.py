@@ -20,10 +20,10 @@ from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.config.output import may_change_results
 from isthmus.config.recipes import merged
 from isthmus.errors import IsthmusError, SettingsError, choices
+from isthmus.finetuning.candidates import CorpusIds
 from isthmus.finetuning.development import check_development, development_split
 from isthmus.finetuning.kinds import Kind
 from isthmus.finetuning.losses import Loss, losses, losses_with
-from isthmus.finetuning.mining.candidates import CorpusIds
 from isthmus.finetuning.negatives import Source, negative_sources
 from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import FinetuneSettings

@@ -22,8 +22,7 @@ from isthmus.config.models import model_fingerprint, model_folder, named_at
 from isthmus.encoders import cross
 from isthmus.encoders.loader import load_reranker
 from isthmus.errors import MismatchError
-from isthmus.finetuning.development import DevelopmentSet
-from isthmus.finetuning.mining.candidates import (
+from isthmus.finetuning.candidates import (
     NOTHING,
     Candidates,
     CorpusIds,
@@ -32,11 +31,11 @@ from isthmus.finetuning.mining.candidates import (
     TrainingCorpus,
     candidates,
 )
+from isthmus.finetuning.development import DevelopmentSet
 from isthmus.finetuning.negatives import Bm25, Retriever, Source
 from isthmus.finetuning.pairs import LabelledQueries, TaughtScores
 from isthmus.finetuning.registries import TEACHERS, teacher
-from isthmus.finetuning.score_files import read_scores
-from isthmus.finetuning.score_table import ENTRY, Digests, ScoreStore, ScoreTable, digests
+from isthmus.finetuning.scores import ENTRY, Digests, ScoreStore, ScoreTable, digests, read_scores
 from isthmus.progress import Bar, notice
 from isthmus.records import Query, Ranking
 from isthmus.text.corpus import TokenisedCorpus, tokenise

@@ -18,6 +18,8 @@ from isthmus.collections.judged import reported_by
 from isthmus.config.model_card import finish_model
 from isthmus.config.models import model_folder, named_at
 from isthmus.config.output import claimed, is_complete, notice_changes, refuse_inside, writing
+from isthmus.finetuning.audit import audit, write_page
+from isthmus.finetuning.candidates import Rows, TrainingCorpus
 from isthmus.finetuning.development import (
     Development,
     development_split,
@@ -26,16 +28,14 @@ from isthmus.finetuning.development import (
 )
 from isthmus.finetuning.losses import outweighed_batch
 from isthmus.finetuning.merge import Merger, weights_of
-from isthmus.finetuning.mining.audit import audit, write_page
-from isthmus.finetuning.mining.candidates import Rows, TrainingCorpus
-from isthmus.finetuning.mining.mine import epochs_of, mine
+from isthmus.finetuning.mining import epochs_of, mine
 from isthmus.finetuning.pairs import (
     LabelledQueries,
     TaughtScores,
     labelled_queries,
     with_other_passages,
 )
-from isthmus.finetuning.pseudo_collection import held_out_documents
+from isthmus.finetuning.pseudo_queries import held_out_documents
 from isthmus.finetuning.settings import HELD_OUT_DOCUMENTS, FinetuneSettings
 from isthmus.finetuning.stages import Stage
 from isthmus.finetuning.teachers import Teacher, check_teacher, taught_scores

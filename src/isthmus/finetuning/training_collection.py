@@ -12,9 +12,9 @@ from pathlib import Path
 from isthmus.collections import Collection, Corpus, Problems, open_collection, open_corpus
 from isthmus.config.models import model_folder, named_at
 from isthmus.errors import InputError, SettingsError, choices
+from isthmus.finetuning.candidates import PassageCorpus, searched
 from isthmus.finetuning.development import is_test
 from isthmus.finetuning.kinds import Kind
-from isthmus.finetuning.mining.candidates import PassageCorpus, searched
 from isthmus.finetuning.negatives import listed
 from isthmus.finetuning.pairs import (
     LabelledQueries,
@@ -23,7 +23,7 @@ from isthmus.finetuning.pairs import (
     labelled_queries,
     with_other_passages,
 )
-from isthmus.finetuning.pseudo_collection import PseudoCollection
+from isthmus.finetuning.pseudo_queries import PseudoCollection
 from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.indexes.index import Index

@@ -9,9 +9,9 @@ from isthmus.config import Overrides, resolve
 from isthmus.config.models import model_folder
 from isthmus.config.output import SNAPSHOT, read_snapshot, reserved
 from isthmus.errors import InputError, SettingsError, choices
-from isthmus.finetuning.mining.audit import Audit, audit, write_page
-from isthmus.finetuning.mining.candidates import TrainingCorpus
-from isthmus.finetuning.mining.mine import epochs_of, mine
+from isthmus.finetuning.audit import Audit, audit, write_page
+from isthmus.finetuning.candidates import TrainingCorpus
+from isthmus.finetuning.mining import epochs_of, mine
 from isthmus.finetuning.negatives import negative_sources
 from isthmus.finetuning.settings import FinetuneSettings
 from isthmus.finetuning.stages import with_folders

@@ -11,9 +11,9 @@ import pytest
 from tests.factories import training_corpus, write_collection
 
 from isthmus.collections import Problems
-from isthmus.finetuning.mining.audit import Audit, audit, page
-from isthmus.finetuning.mining.candidates import MiningSettings, Ranker, Rows, TrainingCorpus
-from isthmus.finetuning.mining.mine import mine
+from isthmus.finetuning.audit import Audit, audit, page
+from isthmus.finetuning.candidates import MiningSettings, Ranker, Rows, TrainingCorpus
+from isthmus.finetuning.mining import mine
 from isthmus.finetuning.negatives import Source
 from isthmus.finetuning.pairs import LabelledQueries, labelled_queries
 from isthmus.finetuning.teachers import Teacher
@@ -83,31 +83,29 @@ def test_counts(corpus: TrainingCorpus) -> None:
     assert found.suspects == 0 + 2 + 3 + 4
     assert counts["score no less than the positive, by the source"].startswith("9 of ")
     assert counts["nearly the words of a positive"].startswith(f"1 of {negatives} ")
-    assert counts["relevant documents that test_audit ranks"] == "4 of 4 (100.0%)"
+    assert counts["relevant documents that Given ranks"] == "4 of 4 (100.0%)"
     assert counts["training queries that are queries of test too"] == "1"
     above = []
     for one in found.worst:
-        [(facts, document)] = one.negatives
         (name,) = (name for name, text in TRAIN.items() if text == one.query)
-        row, place = int(document.id[1:]), {"q1": 3, "q2": 4, "q3": 5}[name]
-        assert f"rank {row + 1}, +{place - row} above the positive" in facts
+        row, place = int(one.negative.id[1:]), {"q1": 3, "q2": 4, "q3": 5}[name]
+        assert one.positive.id == f"d{place}"
+        assert f"rank {row + 1}, +{place - row} above the positive" in one.facts
         above.append(place - row)
     assert len(above) == 3
     assert above == sorted(above, reverse=True)
-    ((near,),) = [[negative.id for _, negative in one.negatives] for one in found.near]
-    assert near == "d1"
-    assert "likeness 1.00" in found.near[0].negatives[0][0]
-    assert [len(one.negatives) for one in found.samples] == [len(TEXTS) - 1] * 4
-    random = sum("random" in facts for one in found.samples for facts, _ in one.negatives)
-    assert counts["random, for want of candidates"].startswith(f"{random} of {negatives} ")
+    (near,) = found.near
+    assert near.negative.id == "d1"
+    assert "likeness 1.00" in near.facts
+    # Of documents that are the same text, a group has one: a query lacks one candidate.
+    assert counts["random, for want of candidates"].startswith(f"4 of {negatives} ")
 
 
 def test_ranks_and_scores_are_those_of_the_source(corpus: TrainingCorpus) -> None:
     found = look(corpus, num_negatives=10, range_min=10, range_max=20)
-    for one in found.samples:
-        ranks = [int(facts.split("rank ")[1].split(",")[0]) for facts, _ in one.negatives]
-        assert sorted(ranks) == list(range(11, 21))
-        assert [document.id for _, document in one.negatives] == [f"d{rank - 1}" for rank in ranks]
+    ranks = [int(one.facts.split("rank ")[1].split(",")[0]) for one in found.samples]
+    assert sorted(ranks) == sorted([*range(11, 21)] * 4)
+    assert [one.negative.id for one in found.samples] == [f"d{rank - 1}" for rank in ranks]
 
 
 def test_a_teacher_judges_better_than_the_source(corpus: TrainingCorpus) -> None:
@@ -125,12 +123,10 @@ def test_a_teacher_judges_better_than_the_source(corpus: TrainingCorpus) -> None
     found = look(corpus, Teacher("test", scores), num_negatives=len(TEXTS) - 1)
     assert (found.judge, found.suspects) == ("teacher", 1)
     [worst] = found.worst
-    assert [document.id for _, document in worst.negatives] == ["d1"]
-    assert "+0.05 above the positive" in worst.negatives[0][0]
+    assert worst.negative.id == "d1"
+    assert "+0.05 above the positive" in worst.facts
     assert "of the negatives score no less than the positive, by the teacher" in found.verdict
-    unasked = [facts for one in found.samples for facts, _ in one.negatives if "random" in facts]
-    assert unasked
-    assert not any("above the positive" in facts for facts in unasked)
+    assert found.compared == 4 * (len(TEXTS) - 1) - 4, "random ones are not asked for"
 
 
 class Reader(HTMLParser):
@@ -156,6 +152,6 @@ def test_the_page_holds_everything_and_loads_nothing(corpus: TrainingCorpus) -> 
     assert "&lt;script&gt;alert(&#x27;tide&#x27;)&lt;/script&gt; &amp; more" in text
     for query in TRAIN.values():
         assert query in text
-    for heading in ("Suspected false negatives", "Near-dup", "Samples to read"):
+    for heading in ("Suspected false negatives", "Near-dup", "Samples, drawn"):
         assert heading in text
     assert TEXTS[1] in text, "the near-duplicate is there to read"

@@ -18,16 +18,16 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.loader import load_encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import MismatchError
-from isthmus.finetuning.mining import candidates as module
-from isthmus.finetuning.mining.candidates import (
+from isthmus.finetuning import candidates as module
+from isthmus.finetuning.candidates import (
     NOTHING,
     Candidates,
     Ranker,
     TrainingCorpus,
     searched,
 )
-from isthmus.finetuning.mining.candidates import candidates as ranked
-from isthmus.finetuning.mining.mine import mine
+from isthmus.finetuning.candidates import candidates as ranked
+from isthmus.finetuning.mining import mine
 from isthmus.finetuning.negatives import Source, negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.nn.backbone import new_backbone

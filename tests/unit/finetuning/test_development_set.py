@@ -27,13 +27,13 @@ from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
 from isthmus.errors import SettingsError
 from isthmus.finetuning import train as stage
+from isthmus.finetuning.candidates import TrainingCorpus
 from isthmus.finetuning.development import (
     Development,
     DevelopmentSet,
     development_split,
     draw_development_set,
 )
-from isthmus.finetuning.mining.candidates import TrainingCorpus
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, labelled_queries
 from isthmus.finetuning.registries import KINDS
 from isthmus.finetuning.settings import DevelopmentSettings, FinetuneSettings

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from isthmus.errors import SettingsError
-from isthmus.finetuning.mining.candidates import (
+from isthmus.finetuning.candidates import (
     NOTHING,
     MiningSettings,
     Ranker,
     Rows,
     TrainingCorpus,
 )
-from isthmus.finetuning.mining.mine import epochs_of, mine
+from isthmus.finetuning.mining import epochs_of, mine
 from isthmus.finetuning.negatives import Source, negative_sources
 from isthmus.finetuning.pairs import LabelledQueries
 from isthmus.finetuning.settings import FinetuneSettings

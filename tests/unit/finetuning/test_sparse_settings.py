@@ -10,9 +10,8 @@ import torch
 
 from isthmus.config import resolve
 from isthmus.errors import SettingsError, TrainingError
-from isthmus.finetuning.regularizers import regularizers, settled
+from isthmus.finetuning.regularizers import StopWhenEmpty, active_terms, regularizers, settled
 from isthmus.finetuning.settings import FinetuneSettings
-from isthmus.finetuning.sparsity import StopWhenEmpty, active_terms
 from isthmus.finetuning.stages import resolve_stage
 
 FLAGS = {"collection": "no/such/collection", "output": "o", "model": "m"}

@@ -14,11 +14,10 @@ from tests.factories import tokenised
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.encoders.encoder import Encoder
 from isthmus.encoders.sparse import SparseEncoder, SparseSettings
-from isthmus.finetuning.bi_encoder_task import BiEncoderTask
 from isthmus.finetuning.losses import losses
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples, TaughtScores
 from isthmus.finetuning.regularizers import ControlWeights, regularizers
-from isthmus.finetuning.sparsity import SparseTask
+from isthmus.finetuning.tasks import BiEncoderTask, SparseTask
 from isthmus.nn.backbone import Backbone, new_backbone
 from isthmus.nn.kernels.bert_layer import Rates
 from isthmus.records import Query

@@ -18,7 +18,7 @@ from isthmus.encoders.cross import CrossEncoder
 from isthmus.encoders.dense import DenseSettings
 from isthmus.encoders.loader import load_reranker
 from isthmus.errors import InputError, MismatchError
-from isthmus.finetuning.mining.candidates import Candidates, TrainingCorpus
+from isthmus.finetuning.candidates import Candidates, TrainingCorpus
 from isthmus.finetuning.negatives import Bm25, Retriever
 from isthmus.finetuning.pairs import LabelledQueries, PairExamples
 from isthmus.finetuning.teachers import Teacher, standard_scores, taught_scores, teacher_source

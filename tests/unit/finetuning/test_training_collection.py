@@ -11,8 +11,8 @@ from tests.factories import write_collection
 from isthmus.collections import Problems
 from isthmus.encoders.dense import DenseEncoder, DenseSettings
 from isthmus.errors import SettingsError
-from isthmus.finetuning.mining.candidates import TrainingCorpus
-from isthmus.finetuning.mining.mine import mine
+from isthmus.finetuning.candidates import TrainingCorpus
+from isthmus.finetuning.mining import mine
 from isthmus.finetuning.negatives import negative_sources
 from isthmus.finetuning.pairs import PairExamples
 from isthmus.finetuning.settings import FinetuneSettings

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from isthmus.finetuning.mining.candidates import (
+from isthmus.finetuning.candidates import (
     NOTHING,
     Candidates,
     MiningSettings,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.finetuning.score_table import ENTRY, ScoreStore, ScoreTable, digests
+from isthmus.finetuning.scores import ENTRY, ScoreStore, ScoreTable, digests
 
 PAIRS = st.dictionaries(
     st.tuples(st.sampled_from("abcde"), st.integers(0, 2**31 - 1) | st.integers(0, 5)),
@@ -62,6 +62,6 @@ def test_a_store_keeps_what_was_flushed(tmp_path: Path) -> None:
 
 def test_it_writes_by_itself_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ScoreStore(tmp_path)
-    monkeypatch.setattr("isthmus.finetuning.score_table.SECONDS", 0.0)
+    monkeypatch.setattr("isthmus.finetuning.scores.SECONDS", 0.0)
     store.add(digests(["a"]), np.array([7]), np.array([0.5], dtype=np.float32))
     assert len(list(tmp_path.glob("*.npy"))) == 1
