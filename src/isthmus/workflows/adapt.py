@@ -50,11 +50,11 @@ from isthmus.workflows.adapt_report import (
     AdaptReport,
     question,
     read_report,
+    survey,
     systems_of,
 )
 from isthmus.workflows.adapt_settings import AdaptSettings
 from isthmus.workflows.evaluate import EvaluateSettings, measured, opened
-from isthmus.workflows.survey import survey
 from isthmus.workflows.systems import systems
 
 if TYPE_CHECKING:

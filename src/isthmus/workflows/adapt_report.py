@@ -8,8 +8,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import xxhash
 from pydantic import BaseModel, ConfigDict
 
+from isthmus.collections import Corpus
 from isthmus.collections.in_memory import called
 from isthmus.config.output import writing
 from isthmus.errors import InputError
@@ -17,7 +20,9 @@ from isthmus.evaluation import Report
 from isthmus.evaluation.statistics import paired_effect
 from isthmus.evaluation.tables import escape_html, escape_markdown, page
 from isthmus.finetuning.merge import summary
+from isthmus.progress import Bar
 from isthmus.retrieval.index import BM25
+from isthmus.text.sentences import word_count
 from isthmus.workflows.systems import TOKENS
 
 ORIGINAL, ADAPTED, LABELLED = "original", "adapted", "labelled"
@@ -184,3 +189,34 @@ def systems_of(original: str, encoders: Mapping[str, str], tokens: bool) -> dict
     if tokens:
         rows |= {ALL.format(name): [one, BM25, TOKENS] for name, one in alone.items()}
     return rows
+
+
+_FEWEST = 50  # documents
+_SHORTEST = 5  # words of an average document: fewer have no part that asks for the rest
+_ALIKE = 0.1  # share of copies from which they are mentioned
+
+
+def survey(corpus: Corpus, where: str) -> str:
+    """What documents are like, as a sentence; raises where nothing can be learnt from them."""
+    lengths, texts = [], set()
+    with Bar("look at the documents", corpus.count(), "documents") as bar:
+        for document in corpus.documents():
+            text = document.contents()
+            lengths.append(word_count(text))
+            texts.add(xxhash.xxh3_64_intdigest(text.encode()))
+            bar.advance(1)
+    count, mean = len(lengths), float(np.mean(lengths))
+    alike = 1 - len(texts) / count
+    for wrong, what in (
+        (count < _FEWEST, f"{count} documents are too few to learn from"),
+        (mean < _SHORTEST, f"documents of {mean:.1f} words are too short"),
+        (alike > 1 / 2, f"{alike:.0%} of the documents are copies of others"),
+    ):
+        if wrong:
+            raise InputError(
+                f"{where}: {what}",
+                f"give more documents ({_FEWEST} different ones of {_SHORTEST} words or more), or "
+                "use the encoder as it is: isthmus index --model …",
+            )
+    copies = f"; {alike:.0%} are copies of others" if alike > _ALIKE else ""
+    return f"{count:,} documents, {int(np.median(lengths))} words in the middle one{copies}"

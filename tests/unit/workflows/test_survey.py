@@ -9,7 +9,7 @@ import pytest
 
 from isthmus.collections import open_corpus
 from isthmus.errors import InputError
-from isthmus.workflows.survey import survey
+from isthmus.workflows.adapt_report import survey
 
 ENGLISH = "The cell number {} is the one that divides, and the other rests for a day."
 CHINESE = "第{}个细胞在今天的实验中分裂得很快而另一个在休息"
@@ -35,21 +35,6 @@ def test_documents_without_spaces_are_measured_by_characters(tmp_path: Path) -> 
         found(tmp_path, [f"细胞{n}" for n in range(60)])
 
 
-SAMPLES = {
-    "German": "Die Zelle ist nicht die, mit der das Experiment von heute beginnt.",
-    "Spanish": "La célula se divide en dos partes, y cada una de las partes es una nueva célula.",
-    "French": "La cellule se divise en deux parties, et chacune est une nouvelle cellule du corps.",
-    "Italian": "La cellula si divide in due parti, e ognuna è una nuova cellula che non si ferma.",
-    "Portuguese": "A célula se divide em duas partes, e cada uma é uma nova célula que não para.",
-    "Dutch": "De cel deelt zich in twee delen, en elk deel is een nieuwe cel van het lichaam.",
-    "Polish": "Komórka dzieli się na dwie części i każda z nich jest nową komórką ciała.",
-    "Swedish": "Cellen delar sig i två delar, och varje del är en ny cell som inte vilar.",
-    "Japanese": "細胞は二つに分かれ、それぞれが新しい細胞になります。",
-    "Russian": "Клетка делится на две части, и каждая из них становится новой клеткой.",
-    "Arabic": "تنقسم الخلية إلى جزأين",
-}
-
-
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
@@ -61,9 +46,3 @@ SAMPLES = {
 def test_refused(tmp_path: Path, texts: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         found(tmp_path, texts)
-
-
-@pytest.mark.parametrize("language", SAMPLES)
-def test_several_languages(tmp_path: Path, language: str) -> None:
-    texts = [f"{SAMPLES[language]} {n}" if n % 3 == 0 else ENGLISH.format(n) for n in range(60)]
-    assert f"SEVERAL LANGUAGES (English 67%, {language} 33%)" in found(tmp_path, texts)
