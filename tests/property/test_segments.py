@@ -29,8 +29,13 @@ from isthmus.indexes.manifest import (
     DenseSettings,
     SparseField,
     SparseSettings,
+    TokensField,
+    TokensSettings,
 )
+from isthmus.indexes.ragged import Ragged, TokenVectors, with_different_pieces
 from isthmus.indexes.sparse import forward
+from isthmus.indexes.tokens.codes import Asked, compressed
+from isthmus.indexes.tokens.field import scores
 from isthmus.indexes.writer import IndexWriter, Update
 from isthmus.records import Document, Passage, Ranking, document_of
 from isthmus.text.passages import Cut
@@ -47,6 +52,7 @@ SIGNS = np.array([1, -1, 1])
 # "a!" sorts between "a" and "a#1"; no id says what is a passage of what.
 IDS = ("a", "a!", "a#1", "a#b", "b", "cc", "", "é", "1", "10", "2", "x" * 300)
 DENSE = {"encoder": ENCODER, "dimension": SIZE}
+TOKENS = {**DENSE, "centre": [1.0, 0.5, -0.25]}
 FIELDS = {
     "bm25": BM25,
     "words": Bm25Field(titles=False, settings=Bm25Settings(k1=0.0, b=0.4)),
@@ -55,7 +61,12 @@ FIELDS = {
     "sparse": SparseField(**DENSE),
     "float": SparseField(**DENSE, settings=SparseSettings(weights="float")),
     "strong": SparseField(**DENSE, settings=SparseSettings(terms=1, rounding="round", scale=37.0)),
+    "tokens": TokensField(**TOKENS, settings=TokensSettings(bits=4, pooling=2)),
+    "computed": TokensField(**TOKENS, settings=TokensSettings(bits=4, pooling=2, stored=False)),
 }
+PLAIN = [name for name in FIELDS if name not in ("bm25", "words", "strong", "tokens", "computed")]
+"""Fields whose scores are products of one vector each."""
+PIECES = {word: 7 * number for number, word in enumerate(NUMBERS)}
 VECTORS = [name for name in FIELDS if FIELDS[name].on_passages]
 CUT = Cut(length=16, overlap=0)
 
@@ -94,7 +105,22 @@ def vector(field: str, text: str) -> Any:
     return found * SIGNS if field in ("dense", "half") else found
 
 
+def of_tokens(some: list[str]) -> TokenVectors:
+    """A vector for each word."""
+    words = [text.split() for text in some]
+    vectors = [
+        np.array([NUMBERS[one] for one in each], np.float32).reshape(-1, SIZE) for each in words
+    ]
+    pieces = [np.array([PIECES[one] for one in each], dtype=np.int32) for each in words]
+    return TokenVectors(
+        Ragged.of(vectors, np.empty((0, SIZE), dtype=np.float32)),
+        Ragged.of(pieces, np.empty(0, dtype=np.int32)),
+    )
+
+
 def encoded(field: str, some: list[str]) -> Any:
+    if isinstance(FIELDS[field], TokensField):
+        return with_different_pieces(of_tokens(some))
     rows = np.array([vector(field, text) for text in some], dtype=np.float32).reshape(-1, SIZE)
     return rows if field in ("dense", "half") else scipy.sparse.csr_matrix(rows)
 
@@ -106,6 +132,8 @@ def searched(field: str, text: str) -> Any:
 
 
 def asked(field: str, text: str) -> Any:
+    if isinstance(FIELDS[field], TokensField):
+        return of_tokens([text])
     return encoded(field, [text]) if field in VECTORS else [text]
 
 
@@ -121,7 +149,7 @@ class Segments(RuleBasedStateMachine):
 
     @initialize(
         first=batches,
-        names=st.sampled_from([{*FIELDS}, {"bm25"}, {"dense"}, {"bm25", "sparse"}]),
+        names=st.sampled_from([{*FIELDS}, {"bm25"}, {"dense"}, {"sparse", "tokens"}]),
         cut=st.sampled_from([CUT, None]),
     )
     def begin(self, first: dict[str, str], names: set[str], cut: Cut | None) -> None:
@@ -211,7 +239,7 @@ class Segments(RuleBasedStateMachine):
         state = index, dict(self.living), dict(self.fields), self.cut
         self.earlier = [*self.earlier[-2:], state]
         with tempfile.TemporaryDirectory() as other:
-            some = {n: one for n, one in self.fields.items() if n in ("bm25", "words", "strong")}
+            some = {n: one for n, one in self.fields.items() if n not in (*PLAIN, "computed")}
             anew = build(Path(other) / "i", self.living, some or self.fields, self.cut)
             for name in some:
                 found = [look(one, name, text, depth, few) for one in (index, anew)]
@@ -228,7 +256,7 @@ class Segments(RuleBasedStateMachine):
         }
         assert sorted(index.ids()) == sorted(self.living)
         rows = [row for one in some for row in (passages(one) if self.cut else [one])]
-        for name in (one for one in self.fields if one in VECTORS and one != "strong"):
+        for name in (one for one in self.fields if one in PLAIN):
             back: dict[str, Any] = {}
             for batch in index.batches([name]):
                 part = batch.vectors[name]
@@ -266,25 +294,37 @@ def check(
     few: int | None,
 ) -> None:
     """Fields of vectors against brute force: documents, passages, the best of these, filters."""
-    for name in (one for one in fields if one in VECTORS and one != "strong"):
-        query = searched(name, text)
-        of_rows = {
-            row.id: float(query @ searched(name, row.text))
-            for one in (document(*item) for item in living.items())
-            for row in (passages(one) if cut else [one])
-        }
-        if name not in ("dense", "half"):
+    rows = [
+        row
+        for one in (document(*item) for item in living.items())
+        for row in (passages(one) if cut else [one])
+    ]
+    for name in (one for one in fields if one in (*PLAIN, "tokens")):
+        if name == "tokens":
+            of_rows = of_words(index, rows, text)
+        else:
+            query = searched(name, text)
+            of_rows = {row.id: float(query @ searched(name, row.text)) for row in rows}
+        if name not in ("dense", "half", "tokens"):
             of_rows = {row: score for row, score in of_rows.items() if score > 0}
-        scores: dict[str, float] = {}
+        best_of: dict[str, float] = {}
         for row, score in of_rows.items():
             owner = document_of(row) if cut else row
-            scores[owner] = max(score, scores.get(owner, score))
-        some = {one: s for one, s in scores.items() if few is None or one in IDS[:few]}
+            best_of[owner] = max(score, best_of.get(owner, score))
+        if name == "tokens":
+            assert index.scored(name, asked(name, text), IDS) == best_of
+            if cut:
+                named = [row.id for row in rows]
+                assert index.scored(name, asked(name, text), named, "passage") == of_rows
+        if name == "tokens" and "computed" in fields:
+            found = index.scored("computed", asked(name, text), IDS, encode=from_texts)
+            assert found == best_of
+        some = {one: s for one, s in best_of.items() if few is None or one in IDS[:few]}
         assert look(index, name, text, depth, few) == Ranking.sorted("q", some, depth)
         if any(living):
             masks = index.masks(parse({"words": {"$gte": 2}}))
             (found,) = index.search(name, asked(name, text), depth, ["q"], masks)
-            long = {one: s for one, s in scores.items() if len(living[one].split()) >= 2}
+            long = {one: s for one, s in best_of.items() if len(living[one].split()) >= 2}
             assert found == Ranking.sorted("q", long, depth)
         if cut is None:
             continue
@@ -298,6 +338,30 @@ def check(
         best = {document_of(row): row for row in sorted(of_rows, key=place, reverse=True)}
         shown = index.best_passages(name, asked(name, text), list(living))
         assert [one.id for one in shown] == [best.get(one, f"{one}#1") for one in living]
+
+
+def from_texts(some: list[Document]) -> TokenVectors:
+    return with_different_pieces(of_tokens([one.text for one in some]))
+
+
+def of_words(index: Index, rows: list[Any], text: str) -> dict[str, float]:
+    """The score of each row by the field `tokens`, compared with the query by itself."""
+    about, query = FIELDS["tokens"], of_tokens([text])
+    assert isinstance(about, TokensField)
+    given_ = index.asked("tokens", query).pieces.values
+    words, texts_ = text.split(), [row.text.split() for row in rows]
+    holding = [sum(word in one for one in texts_) for word in words]
+    weights = np.log((len(rows) + 1) / (np.array(holding) + 0.5))
+    np.testing.assert_allclose(given_, weights / weights.sum(), rtol=1e-5)
+    if not words:
+        return {}
+    one = Asked.of(about, query.vectors.row(0), given_)
+    found = {}
+    for row in rows:
+        if row.text:
+            stored = compressed(about, from_texts([row]))
+            found[row.id] = float(scores(about, [one], stored, np.arange(1))[0, 0])
+    return found
 
 
 # Every step writes much, so a failing example is shown as it was found.

@@ -350,6 +350,8 @@ class IndexWriter:
 
     def _finish(self) -> None:
         """Completes the segment under construction."""
+        if self._builder is not None and not self._builder.documents:
+            self._close_builder()  # what was to begin it was refused
         if self._builder is not None:
             self._segments_new.append(self._builder.finish())
             self._gone.append([])
