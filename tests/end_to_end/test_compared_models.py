@@ -26,9 +26,10 @@ def test_one_command_gives_what_indexing_searching_and_evaluating_give(
     # The same company in a batch: rounding depends on it.
     (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     indexes = {name: tmp_path / name for name in ("dense", "bm25", "both")}
-    commands.succeed("index", part, "-m", model, "-o", indexes["dense"], "-s", "bm25=false")
+    vector = ("-m", model, "-s", "tokens=false")
+    commands.succeed("index", part, *vector, "-o", indexes["dense"], "-s", "bm25=false")
     commands.succeed("index", part, "-o", indexes["bm25"])
-    commands.succeed("index", part, "-m", model, "-o", indexes["both"])
+    commands.succeed("index", part, *vector, "-o", indexes["both"])
     ways = {"tiny": "dense", "bm25": "bm25", "tiny+bm25": "both"}
     for name, index in ways.items():
         run = ("-o", tmp_path / f"{name}.trec", "-k", "100")

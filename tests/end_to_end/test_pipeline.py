@@ -162,7 +162,7 @@ def test_cranfield(commands: Any, shared_data: Path, retriever: Path, tmp_path: 
         assert "skipped 2 x empty text" in ended.stderr
         made = isthmus.open_index(index)
         assert len(made) == 1398
-        assert made.names == (["bm25"] if model == "bm25" else ["bm25", "dense"])
+        assert made.names == (["bm25"] if model == "bm25" else ["bm25", "dense", "tokens"])
         run = tmp_path / f"{index.name}.trec"
         runs.append(search(commands, index, folder / "queries.jsonl.zst", run))
     qrels = folder / "qrels" / "test.tsv"

@@ -83,7 +83,7 @@ def test_tuned_weights_stay_with_the_folder(
 ) -> None:
     index, anew = tmp_path / "index", tmp_path / "anew"
     for folder in (index, anew):
-        commands.succeed("index", collection, "-m", model, "--output", folder)
+        commands.succeed("index", collection, "-m", model, "-o", folder, "-s", "tokens=false")
     judged = ("--queries", collection, "--split", "train")
     how = ("--split", "train", "--set", "steps=4", "--set", "candidates=50")
     tuned = json.loads(commands.succeed("tune", index, collection, *how, "--json").stdout)

@@ -27,7 +27,10 @@ from isthmus.indexes.manifest import (
     Fusion,
     Manifest,
     SparseField,
+    TokensField,
+    TokensSettings,
 )
+from isthmus.indexes.ragged import Ragged, TokenVectors
 from isthmus.indexes.writer import IndexWriter
 from isthmus.records import Document, Passage
 from isthmus.text.passages import Cut
@@ -40,6 +43,12 @@ _FIELDS: dict[str, FieldAbout] = {
     "bm25": Bm25Field(settings=Bm25Settings().resolved("english")),
     "given-dense": DenseField(encoder=_ENCODER, dimension=DENSE),
     "given-sparse": SparseField(encoder=_ENCODER, dimension=TERMS),
+    "given-tokens": TokensField(
+        encoder=_ENCODER,
+        dimension=DENSE,
+        settings=TokensSettings(bits=2, pooling=2),
+        centre=[0.25] * DENSE,
+    ),
 }
 _NEW: dict[str, FieldAbout] = {name: one for name, one in _FIELDS.items() if name != "bm25"}
 
@@ -184,4 +193,17 @@ def _vectors(rows: Sequence[Document], fields: Any) -> dict[str, Any]:
     if "given-sparse" in fields:
         sparse = np.where(drawn[:, DENSE:] > 0.7, drawn[:, DENSE:], 0).astype(np.float32)
         found["given-sparse"] = scipy.sparse.csr_matrix(sparse)
+    if "given-tokens" in fields:
+        found["given-tokens"] = _tokens(seeds)
     return found
+
+
+def _tokens(seeds: Sequence[int]) -> TokenVectors:
+    """Up to 6 tokens of each row, all of different pieces: of queries too."""
+    vectors, pieces = [], []
+    for seed in seeds:
+        generator = np.random.default_rng(seed)
+        count = int(generator.integers(0, 7))
+        vectors.append(generator.standard_normal((count, DENSE)).astype(np.float32))
+        pieces.append(np.sort(generator.choice(TERMS, count, replace=False)))
+    return TokenVectors(Ragged.of(vectors, vectors[0]), Ragged.of(pieces, pieces[0]))

@@ -143,6 +143,8 @@ def _attacks() -> Iterator[tuple[str, Attack]]:
         yield f"manifest with {name}", partial(_changed, values)
     for name, values in _VALUES.items():
         yield f"field with {name}", partial(_field, values)
+    for name, change in _TOKENS.items():
+        yield f"tokens with {name}", partial(_tokens, change)
     yield "a segment twice", _twice
     for name in ("documents/documents.arrow", "fields.json", "vectors.npy", "deleted-1.npy"):
         for kind in ("a pipe", "a device", "a folder"):
@@ -220,6 +222,7 @@ def _weights_elsewhere(stage: Stage) -> tuple[str, ...]:
 
 def _manifest(stage: Stage) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((stage.hostile / "manifest.json").read_text())
+    del found["checksum"]  # else that alone would be refused
     return found
 
 
@@ -274,6 +277,24 @@ _VALUES: dict[str, dict[str, Any]] = {
     "settings of code": {"encoder": {"name": "x", "fingerprint": "x", "settings": {
         "trust_remote_code": True, "pooling": "os.system"}}},
 }  # fmt: skip
+_TOKENS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "a short centre": lambda about: {"centre": about["centre"][:-1]},
+    "no centre": lambda about: {"centre": []},
+    "a centre of NaN": lambda about: {"centre": [float("nan")] * about["dimension"]},
+    "a centre out of range": lambda about: {"centre": [1e300] * about["dimension"]},
+    "a large centre": lambda about: {"centre": [3e38] * about["dimension"]},
+    "more numbers": lambda _: {"dimension": 10**5, "centre": [0.5] * 10**5},
+    "a huge dimension": lambda _: {"dimension": 2**31 - 1},
+    "3 bits": lambda about: {"settings": {**about["settings"], "bits": 3}},
+    "more bits": lambda about: {"settings": {**about["settings"], "bits": 4}},
+    "no bits": lambda about: {"settings": {**about["settings"], "bits": None}},
+    "pooling of 0": lambda about: {"settings": {**about["settings"], "pooling": 0}},
+    "other pooling": lambda about: {"settings": {**about["settings"], "pooling": 8}},
+    "nothing stored": lambda about: {"settings": {**about["settings"], "stored": False}},
+    "other weights": lambda _: {"weights": "alike"},
+    "weights of code": lambda _: {"weights": "os.system"},
+    "vectors of one type": lambda _: {"type": "dense", "settings": {}},
+}
 
 
 def _edit(stage: Stage, change: Callable[[dict[str, Any]], None]) -> None:
@@ -327,6 +348,17 @@ def _field(values: dict[str, Any], stage: Stage) -> tuple[str, ...]:
     stage.copy(stage.scene.index("fields"))
     _edit(stage, lambda manifest: manifest["fields"]["dense"].update(values))
     return _UPDATES
+
+
+def _tokens(change: Callable[[dict[str, Any]], dict[str, Any]], stage: Stage) -> tuple[str, ...]:
+    stage.copy(stage.scene.index("fields"))
+
+    def edited(manifest: dict[str, Any]) -> None:
+        about = manifest["fields"]["tokens"]
+        about.update(change(about))
+
+    _edit(stage, edited)
+    return (*_UPDATES, f"{_SEARCH} --use tokens")
 
 
 def _twice(stage: Stage) -> tuple[str, ...]:

@@ -253,7 +253,9 @@ class Scene:
                 kind: load_encoder(str(self.folder / name), exact=True).encode_queries(texts)
                 for kind, name in (("dense", "model"), ("sparse", "sparse"))
             }
-            return {**vectors, **given.questions(), "bm25": texts}
+            both = load_encoder(str(self.folder / "model"), exact=True).with_tokens()
+            tokens = both.encode_queries(texts).tokens
+            return {**vectors, **given.questions(), "tokens": tokens, "bm25": texts}
 
         made = Child(encoded, self.place).end()
         assert made.value is not None, made.err
@@ -438,6 +440,9 @@ def answers(folder: Path, questions: dict[str, Any]) -> Any:
         if index.has_passages(name):
             best = index.search(name, queries, 5, ids, by="passage")
             found[f"{name} passages"] = [(r.document_ids, r.scores) for r in best]
+        if about.type == "tokens":
+            first = [one.id for one in documents[:9]]
+            found[f"{name} of some"] = [index.scored(name, queries[[n]], first) for n in range(8)]
         if about.type == "dense" and about.settings.graph is not None:
             near = Index.open(folder, [name], graph=True).search(name, queries, 10, ids)
             found[f"{name} hnsw"] = [(r.document_ids, r.scores) for r in near]

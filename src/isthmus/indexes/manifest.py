@@ -33,6 +33,7 @@ DOCUMENTS, METADATA, PASSAGES = "documents", "metadata", "passages"
 _CANDIDATES = 6  # that a refusal names
 _MANIFESTS = 64  # as they were read last
 _LARGEST = 2**26  # bytes
+_FAR = 1e4  # no number of a centre is: what is left of vectors must fit into 16 bits
 
 Type = Literal["bm25", "dense", "sparse", "tokens"]
 
@@ -187,7 +188,7 @@ class TokensField(_VectorField):
 
     type: Literal["tokens"] = "tokens"
     settings: TokensSettings = TokensSettings()
-    centre: list[Annotated[float, Field(allow_inf_nan=False)]] = Field([])
+    centre: list[Annotated[float, Field(gt=-_FAR, lt=_FAR)]] = Field([])
     weights: Literal["rarity", "alike"] = "rarity"
 
     @model_validator(mode="after")
