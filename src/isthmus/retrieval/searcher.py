@@ -238,7 +238,8 @@ class Searcher:
         """
         if self.by == "passage":
             return self._passages(ids)
-        named = [name for name in self.fields if self.index.has_passages(name)]
+        every = dict.fromkeys((*self.fields, *self.finding))
+        named = [name for name in every if self.index.has_passages(name) and self._stores(name)]
         named.sort(key=self.finding.__contains__)  # comparing tokens tells best which it is
         field = next(iter(named), None)
         if field is None:
@@ -248,15 +249,19 @@ class Searcher:
             asked = self.query_vectors(field, [query])
         return list(self.index.best_passages(field, asked, ids))
 
+    def _stores(self, field: str) -> bool:
+        """Whether a field has vectors, or terms: those of tokens may be computed when asked."""
+        about = self.index.manifest.field(field)
+        return not isinstance(about, TokensField) or about.settings.stored
+
     def matched(self, query: str, shown: Sequence[Document]) -> list[Matched | None]:
         """How each of these, which `documents` gave, meets the query, word by word.
 
         None where no token vectors are stored that say so.
         """
         for field in self.fields:
-            about = self.index.manifest.field(field)
-            stored = isinstance(about, TokensField) and about.settings.stored
-            if stored and self.reads(field, query):
+            is_tokens = isinstance(self.index.manifest.field(field), TokensField)
+            if is_tokens and self._stores(field) and self.reads(field, query):
                 given = self.query_vectors(field, [query])
                 return matched(self.index, field, self.encoders[field], given, query, shown)
         return [None] * len(shown)
