@@ -44,6 +44,9 @@ class RetrieverSettings(Settings):
     candidates: int | None = Field(
         None, ge=1, description="documents per query and field that are fused; null: 1000"
     )
+    compared: int | None = Field(
+        None, ge=1, description="the first of them, which token vectors are compared with; null: 30"
+    )
     weights: dict[str, float] | None = Field(
         None, description="weights of fields, by name; null: as the index was tuned"
     )
@@ -64,7 +67,8 @@ class RetrieverSettings(Settings):
     @property
     def fused(self) -> dict[str, Any]:
         """What these settings say of fusion otherwise than the index."""
-        values = {name: getattr(self, name) for name in ("fusion", "candidates", "weights")}
+        names = ("fusion", "candidates", "compared", "weights")
+        values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
 
