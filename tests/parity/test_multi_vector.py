@@ -80,11 +80,21 @@ def close(found: TokenVectors, expected: Sequence[Any]) -> None:
 
 
 def same(encoder: MultiVectorEncoder, folder: str) -> None:
-    """The vectors of queries and documents are those that sentence-transformers 6 makes."""
+    """The vectors of queries and documents are those that sentence-transformers 6 makes.
+
+    And each is known to be of a token.
+    """
     there = Theirs(folder, device="cpu")
-    close(encoder.encode_queries(TEXTS), there.encode_query(TEXTS, convert_to_numpy=True))
-    expected = there.encode_document(TEXTS, convert_to_numpy=True)
-    close(encoder.encode_documents(documents()), expected)
+    queries, found = encoder.encode_queries(TEXTS), encoder.encode_documents(documents())
+    close(queries, there.encode_query(TEXTS, convert_to_numpy=True))
+    close(found, there.encode_document(TEXTS, convert_to_numpy=True))
+    for number, text in enumerate(TEXTS):
+        ((ids, _),) = encoder.token_places([text], queries=True)
+        assert ids.tolist() == queries.pieces.row(number).tolist()
+        ((ids, spans),) = encoder.token_places([text])
+        assert np.unique(ids).tolist() == found.pieces.row(number).tolist()
+        assert len(ids) == len(found.vectors.row(number))
+        assert spans.max(initial=-1) <= len(text)
 
 
 FIXED: Mapping[str, Any] = {"strategy": "fixed", "length": 14}

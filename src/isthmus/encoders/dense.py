@@ -253,18 +253,23 @@ class DenseEncoder(Encoder):
 
     def _read(self, ids: Tensor, mask: Tensor, queries: bool) -> Tensor:
         """The tokens of texts that have a vector, -1 for the others."""
+        special = torch.from_numpy(self.tokenizer.special_ids).to(ids.device)
+        places = torch.arange(ids.shape[1], device=ids.device)
+        kept = mask.bool() & (places >= self._first_read(queries)) & ~torch.isin(ids, special)
+        return ids.masked_fill(~kept, -1)
+
+    def _first_read(self, queries: bool) -> int:
+        """The first place after the prompt."""
         settings = self.settings
         prompt, limit = settings.document_prompt, settings.document_max_length
         if queries:
             prompt, limit = settings.query_prompt, settings.query_max_length
-        special = torch.from_numpy(self.tokenizer.special_ids).to(ids.device)
-        places = torch.arange(ids.shape[1], device=ids.device)
-        kept = mask.bool() & (places >= self._states_of(prompt, limit)) & ~torch.isin(ids, special)
-        return ids.masked_fill(~kept, -1)
+        return self._states_of(prompt, limit)
 
     def _has_vector(self, ids: Ids, queries: bool) -> npt.NDArray[np.bool_]:
-        row = torch.from_numpy(ids)[None]
-        return (self._read(row, torch.ones_like(row), queries)[0] >= 0).numpy()
+        kept = ~np.isin(ids, self.tokenizer.special_ids)
+        kept[: self._first_read(queries)] = False
+        return kept
 
     def encode_queries(self, texts: Sequence[str]) -> Any:
         """One vector per query; `with_tokens`, Both."""

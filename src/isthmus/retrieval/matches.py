@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from isthmus.indexes.index import Index, Products
+from isthmus.indexes.languages import FIRST_UNSPACED
 from isthmus.indexes.manifest import TokensField
 from isthmus.records import Document
 from isthmus.retrieval.snippets import has_content, is_unspaced, pattern_of_words
 
 _COMMONER = 0.5  # as rare as the rarest that shares its vector, a word may be what answered
 _NEAR = 0.25  # of the way from a word of the text to the very word of the query
-_SPACES = (0x20, 0x0A, 0x09, 0x0D, 0xA0)
+_SPACE, _NO_BREAK = 0x20, 0xA0
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
@@ -63,6 +66,17 @@ class Read:
         """A text, the tokens of which an encoder places so."""
         ids, spans = given
         return cls(text, ids, _whole_words(text, spans), before, encoder.tokenizer)
+
+    @cached_property
+    def content(self) -> list[list[int]]:
+        """The tokens of each word that says what it is about; of every word where none does."""
+        words = self.words(range(len(self.ids)))
+        found = [
+            tokens
+            for word, tokens in words.items()
+            if word.start is not None and has_content(word.text)
+        ]
+        return found or list(words.values())
 
     def words(self, tokens: Iterable[int]) -> dict[Word, list[int]]:
         """The words that these tokens are of, in their order, each with its tokens."""
@@ -118,7 +132,7 @@ class Matched:
         if not len(rows):
             return 0
         starts = np.maximum.accumulate(starts[rows])
-        tokens = [token for found in self._content().values() for token in found]
+        tokens = [token for found in self.query.content for token in found]
         ends = np.searchsorted(starts, starts + width)
         edges = np.stack([np.arange(len(rows)), ends], axis=1).ravel()
         # A row of its own after the last, where windows end; nothing is nearest to it.
@@ -134,17 +148,11 @@ class Matched:
         middle = self.products.mean(0)
         near = (best - middle) / np.maximum(1 - middle, np.finfo(np.float32).tiny)
         places: set[int] = set()
-        for tokens in self._content().values():
+        for tokens in self.query.content:
             if near[tokens] @ self.weights[tokens] >= _NEAR * self.weights[tokens].sum():
                 for token in tokens:
                     places.update(self.answering(token, nearest[token]))
         return [word.text for word in self.text.words(sorted(places))]
-
-    def _content(self) -> dict[Word, list[int]]:
-        """The words of the query that say what it is about, each with its tokens; else all."""
-        words = self.query.words(range(len(self.weights)))
-        found = {word: tokens for word, tokens in words.items() if has_content(word.text)}
-        return {word: tokens for word, tokens in found.items() if word.start is not None} or words
 
     def answering(self, token: int, vector: int) -> list[int]:
         """Of the tokens that share a vector, those that one of the query may be nearest to.
@@ -204,14 +212,17 @@ def _whole_words(text: str, spans: Ids) -> Ids:
     characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     starts, ends = spans[:, 0].copy(), spans[:, 1].copy()
     there = starts < ends
-    while (blank := there & np.isin(characters[np.where(there, starts, 0)], _SPACES)).any():
+    first = characters[np.where(there, starts, 0)]
+    while (blank := there & ((first <= _SPACE) | (first == _NO_BREAK))).any():
         starts += blank
         there = starts < ends
-    runs = np.array([run.span() for run in pattern_of_words(text).finditer(text)], np.int64)
-    if len(runs):
+        first = characters[np.where(there, starts, 0)]
+    found = [run.span() for run in pattern_of_words(text).finditer(text)]
+    if found:
+        runs = np.fromiter(chain.from_iterable(found), np.int64, 2 * len(found)).reshape(-1, 2)
         at = np.searchsorted(runs[:, 0], starts, side="right") - 1
         inside = there & (at >= 0) & (starts < runs[at, 1])
-        for token in np.flatnonzero(inside & (ends - starts < runs[at, 1] - runs[at, 0])):
+        for token in np.flatnonzero(inside & (first >= ord(FIRST_UNSPACED))).tolist():
             inside[token] = not is_unspaced(text[starts[token]])
         starts, ends = np.where(inside, runs[at, 0], starts), np.where(inside, runs[at, 1], ends)
     return np.where(there[:, None], np.stack([starts, ends], axis=1), -1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from string import punctuation
 from typing import Any
@@ -183,11 +184,11 @@ class Tokenizer:
     def placed(self, texts: list[str], max_length: int) -> list[tuple[Ids, Ids]]:
         """What `encode` gives of each text, and the characters of each token; -1, -1 of special."""
         room, found = max_length - len(self.prefix) - len(self.suffix), []
-        before, after = ([(-1, -1)] * len(part) for part in self._frame)
+        before, after = (np.full((len(part), 2), -1) for part in self._frame)
         for one in self.backend.encode_batch(texts, add_special_tokens=False):
             ids = [*self.prefix, *one.ids[:room], *self.suffix]
-            spans = [*before, *one.offsets[:room], *after]
-            found.append((np.array(ids, np.int64), np.array(spans, np.int64).reshape(-1, 2)))
+            spans = np.fromiter(chain.from_iterable(one.offsets[:room]), np.int64).reshape(-1, 2)
+            found.append((np.array(ids, np.int64), np.concatenate([before, spans, after])))
         return found
 
     def framed(self, encodings: list[Encoding], max_length: int) -> list[list[int]]:

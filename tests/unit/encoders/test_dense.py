@@ -130,6 +130,25 @@ def test_only_states_that_become_a_vector_leave_the_last_layer(
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_every_token_vector_is_of_a_place_in_its_text() -> None:
+    texts = ["the fox jumps", "a lazy dog " * 40, ""]
+    made = encoder(query_prompt="quick: ", document_prompt="brown fox. ", document_max_length=30)
+    both = made.with_tokens()
+    queries, found = (
+        both.encode_queries(texts),
+        both.encode_documents([Document("", text) for text in texts]),
+    )
+    for number, text in enumerate(texts):
+        for given, is_query in ((queries, True), (found, False)):
+            ((ids, spans),) = made.token_places([text], queries=is_query)
+            assert len(ids) == len(given.tokens.vectors.row(number))
+            pieces = ids if is_query else np.unique(ids)
+            assert pieces.tolist() == given.tokens.pieces.row(number).tolist()
+            read = [text[start:end] for start, end in spans]
+            assert "".join(read) == text.replace(" ", "")[: len("".join(read))]
+            assert len(read) > 1 or not text
+
+
 def test_titles_follow_the_switch() -> None:
     document = [Document("1", "lazy dog", title="the fox")]
     together = encoder().encode_documents([Document("1", "the fox\nlazy dog")])
