@@ -762,7 +762,7 @@ class Index:
             rerank: Cross-encoder that scores the first documents again.
 
         Returns:
-            A list of `Hit(id, score, title, text, snippet, passage, metadata)`.
+            A list of `Hit(id, score, title, text, snippet, passage, metadata, highlights)`.
 
         """
         from isthmus.errors import InputError
@@ -945,7 +945,8 @@ class Index:
     ) -> Explanation:
         """Show why a document matched a query: what adds up to its score, and its rank.
 
-        BM25 and sparse: what each term adds. Dense: how much the score falls without each sentence.
+        BM25 and sparse: what each term adds. Tokens: what each word of the query adds, and the
+        words that are nearest to it. Dense: how much the score falls without each sentence.
         Several fields: each, and how they were fused. Re-ranked: before and after. Of a
         document in passages, the passage that counts.
 
