@@ -124,15 +124,16 @@ def test_what_an_index_holds_is_told(tmp_path: Path) -> None:
     whole = told[str(folder)].detail
     assert "2 documents, 3 passages of at most 22 tokens, in 1 segment" in whole
     assert "metadata: year (number), lang (text)" in whole
-    assert "fused by weighted_sum: 1 bm25, 1 dense" in whole
+    assert "fused by weighted_sum: 1 bm25, 1 dense, 1 tokens" in whole
     assert "bm25, 2 rows" in told[f"{folder}/bm25"].detail
     assert "dense, 3 rows" in told[f"{folder}/dense"].detail
     assert "128 numbers in float32" in told[f"{folder}/dense"].detail
+    assert "tokens, 3 rows" in told[f"{folder}/tokens"].detail
 
     encoder.rename(tmp_path / "moved")
-    (seen,) = (one for one in doctor([folder]) if not one.ok)
-    assert seen.subject == f"{folder}/dense"
-    assert "no longer at" in seen.detail
+    seen = [one for one in doctor([folder]) if not one.ok]
+    assert [one.subject for one in seen] == [f"{folder}/dense", f"{folder}/tokens"]
+    assert all("no longer at" in one.detail for one in seen)
 
     half = folder / "segments" / "000002"
     half.mkdir()
