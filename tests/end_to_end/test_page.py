@@ -149,7 +149,7 @@ def watched(browser: Any, address: str) -> Iterator[Any]:
         assert len(one.asked) > 5, "the page has loaded"
 
 
-ALL = ["bm25", "dense", "fused"]
+ALL = ["bm25", "dense", "tokens", "fused"]
 
 
 def test_search_compare_explain_and_come_back(watched: Any) -> None:
@@ -168,7 +168,7 @@ def test_search_compare_explain_and_come_back(watched: Any) -> None:
     page.get_by_role("button", name="Fused").click()
     page.get_by_role("button", name="BM25").click()
     page.get_by_role("button", name="Side by side").click()
-    expect(page.locator(".column")).to_have_count(3)
+    expect(page.locator(".column")).to_have_count(4)
     expect(page.locator(".moved").first).to_have_text(re.compile("↑|↓|=|new"))
     bm25 = page.locator(".column").first
     expect(bm25.locator(".hit h3").first).to_have_text("The keeper")
@@ -195,11 +195,11 @@ def test_search_compare_explain_and_come_back(watched: Any) -> None:
     expect(shared.get_by_role("dialog", name="The keeper")).to_contain_text(
         "What each retriever adds"
     )
-    expect(shared.locator(".column")).to_have_count(3)
+    expect(shared.locator(".column")).to_have_count(4)
     for _ in range(3):
         page.go_back()
     expect(page.locator("dialog#panel")).not_to_be_visible()
-    expect(page.locator(".column")).to_have_count(3)
+    expect(page.locator(".column")).to_have_count(4)
     expect(first).to_be_visible()
 
 
@@ -364,7 +364,7 @@ STATES: dict[str, tuple[dict[str, Any], str]] = {
     "landing": ({}, ".landing"),
     "filtered": ({"q": "harbour", "f": "day>3 wind=west"}, ".fields"),
     "refused": ({"q": "harbour", "f": "day"}, "#filter-problem"),
-    "columns": ({"q": "harbour", "r": ALL, "n": "3"}, ".column:nth-child(3) .hit"),
+    "columns": ({"q": "harbour", "r": ALL, "n": "3"}, ".column:nth-child(4) .hit"),
     "panel": ({"q": "keeper", "n": "5", "doc": "keeper", "why": "fused"}, "#panel .sentences"),
 }
 
