@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def train_all(stages: Mapping[str, Stage], output: Path) -> dict[str, Path]:
             done = is_complete(folder)
             notice(f"stage {number}/{len(stages)}: {folder}{' is done' if done else ''}")
             if not done:
-                train(stage.into(folder))
+                train(replace(stage, output=folder))
                 gc.collect()  # the trainer is part of a cycle, which would keep its weights
     return folders
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,15 +51,11 @@ class Stage:
     written: FinetuneSettings  # `stage:NAME` stands where an earlier stage is referred to
     settings: FinetuneSettings  # with the folders of earlier stages in their place
     earlier: Mapping[str, Path]
+    output: Path
     kind: Kind
     sources: tuple[Source, ...]
     losses: tuple[Loss, ...]
     teacher: TeacherSource | None
-
-    @property
-    def output(self) -> Path:
-        """The folder that the stage writes."""
-        return Path(self.settings.output)
 
     @property
     def group(self) -> int:
@@ -75,15 +71,6 @@ class Stage:
     def after(self, earlier: Mapping[str, Path]) -> Stage:
         """The stage with the folders of earlier ones in the place of their names."""
         return resolve_stage(self.written, earlier) if references(self.written) else self
-
-    def into(self, output: Path) -> Stage:
-        """The stage, to be written into another folder."""
-        changed = {"output": str(output)}
-        return replace(
-            self,
-            written=self.written.model_copy(update=changed),
-            settings=self.settings.model_copy(update=changed),
-        )
 
     def identity(self, collection: str) -> dict[str, Any]:
         """What makes two runs of a stage the same: settings, stages they refer to, and the data.
@@ -140,7 +127,8 @@ def resolve_stage(written: FinetuneSettings, earlier: Mapping[str, Path] | None 
     teacher = teacher_source(settings.teacher)
     given = {*kind.gives, *(["group"] if sources else []), *(["teacher"] if teacher else [])}
     chosen = tuple(losses(settings.losses, given))
-    stage = Stage(written, settings, earlier or {}, kind, sources, chosen, teacher)
+    output = Path(written.output)
+    stage = Stage(written, settings, earlier or {}, output, kind, sources, chosen, teacher)
     _check_teacher(stage)
     check_development(settings.development, kind.retrieves)
     check_trackers(settings.training)

@@ -41,12 +41,11 @@ from isthmus.finetuning.stages import Stage
 from isthmus.finetuning.teachers import Teacher, check_teacher, taught_scores
 from isthmus.finetuning.training_collection import (
     check_split,
-    cutter_of,
     stage_collection,
+    tokenised_corpus,
     training_queries,
 )
 from isthmus.progress import notice, track
-from isthmus.text.corpus import tokenise
 from isthmus.training.evaluation import evaluated
 from isthmus.training.parallel import main_process_first, wait_for_everyone
 from isthmus.training.trainer import Trainer
@@ -110,8 +109,7 @@ def train(stage: Stage, overwrite: bool = False, repeated: Mapping[str, Any] | N
                     pass
             selection = Selection.of(settings, split)
             encoder = _encoder(stage, selection)
-            source = f"{fingerprint} {settings.kept}"
-            data = _data(stage, encoder, collection, source, split, problems)
+            data = _data(stage, encoder, collection, fingerprint, split, problems)
             mined = _mined(stage, data)
         trainer = _trainer(stage, encoder, data, mined)
         merger = _merger(stage, encoder, data, trainer)
@@ -150,27 +148,17 @@ def _data(
     stage: Stage,
     encoder: Any,
     collection: Collection,
-    source: str,
+    fingerprint: str,
     split: str | None,
     problems: Problems,
 ) -> _Data:
     """The tokenised corpus, its training queries, and the development set of a split, if any."""
     settings, seed = stage.settings, stage.settings.training.seed
     _, prompt = encoder.settings.prompts()
-    tokenised = tokenise(
-        collection.documents(), source, encoder.tokenizer.serialised, settings.titles, prompt
-    )
+    corpus = tokenised_corpus(collection, settings, fingerprint, encoder.tokenizer, prompt)
+    tokenised = corpus.tokenised
     stage.kind.prepare(encoder, tokenised, seed)
     remembered = tokenised.remember(problems.summary())
-    corpus = TrainingCorpus(
-        settings.collection,
-        collection,
-        source,
-        tokenised,
-        settings.titles,
-        settings.reading,
-        cutter_of(collection),
-    )
     labelled, held_out = training_queries(collection, settings, corpus.rows, problems)
     development = None
     if split is not None and settings.development is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from isthmus.collections import Collection, Corpus, Problems, open_collection, open_corpus
 from isthmus.config.models import model_folder, named_at
 from isthmus.errors import InputError, SettingsError, choices
-from isthmus.finetuning.candidates import PassageCorpus, searched
+from isthmus.finetuning.candidates import PassageCorpus, TrainingCorpus, searched
 from isthmus.finetuning.development import is_test
 from isthmus.finetuning.kinds import Kind
 from isthmus.finetuning.negatives import listed
@@ -31,6 +31,7 @@ from isthmus.progress import track
 from isthmus.records import Query
 from isthmus.retrieval.index import BM25, IndexSettings
 from isthmus.retrieval.passage_cutter import cutter_for
+from isthmus.text.corpus import tokenise
 from isthmus.text.passages import Cutter, PassageSettings
 from isthmus.text.tokenizer import Tokenizer
 
@@ -153,6 +154,26 @@ def cutter_of(collection: Collection) -> Cutter | None:
     """What cuts the documents of a collection; None where they are whole."""
     corpus = collection.corpus if isinstance(collection, PseudoCollection) else collection
     return corpus.cutter if isinstance(corpus, PassageCorpus) else None
+
+
+def tokenised_corpus(
+    collection: Collection,
+    settings: FinetuneSettings,
+    fingerprint: str,
+    tokenizer: Tokenizer,
+    prompt: str = "",
+) -> TrainingCorpus:
+    """The documents that a stage reads, in tokens; `fingerprint` is the collection's."""
+    source = f"{fingerprint} {settings.kept}"
+    return TrainingCorpus(
+        settings.collection,
+        collection,
+        source,
+        tokenise(collection.documents(), source, tokenizer.serialised, settings.titles, prompt),
+        settings.titles,
+        settings.reading,
+        cutter_of(collection),
+    )
 
 
 def training_queries(

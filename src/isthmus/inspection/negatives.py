@@ -10,7 +10,6 @@ from isthmus.config.models import model_folder
 from isthmus.config.output import SNAPSHOT, read_snapshot, reserved
 from isthmus.errors import InputError, SettingsError, choices
 from isthmus.finetuning.audit import Audit, audit, write_page
-from isthmus.finetuning.candidates import TrainingCorpus
 from isthmus.finetuning.mining import epochs_of, mine
 from isthmus.finetuning.negatives import negative_sources
 from isthmus.finetuning.settings import FinetuneSettings
@@ -18,12 +17,11 @@ from isthmus.finetuning.stages import with_folders
 from isthmus.finetuning.teachers import teacher_source
 from isthmus.finetuning.training_collection import (
     check_split,
-    cutter_of,
     stage_collection,
+    tokenised_corpus,
     training_queries,
 )
 from isthmus.progress import notice
-from isthmus.text.corpus import tokenise
 from isthmus.text.tokenizer import Tokenizer
 
 
@@ -85,17 +83,8 @@ def _audit(settings: FinetuneSettings) -> Audit:
     problems, training = settings.account(), settings.training
     opened = stage_collection(settings, problems)
     check_split(opened, settings)
-    source = f"{opened.fingerprint()} {settings.kept}"
     tokenizer = Tokenizer.load(model_folder(settings.model))
-    corpus = TrainingCorpus(
-        settings.collection,
-        opened,
-        source,
-        tokenise(opened.documents(), source, tokenizer.serialised, settings.titles),
-        settings.titles,
-        settings.reading,
-        cutter_of(opened),
-    )
+    corpus = tokenised_corpus(opened, settings, opened.fingerprint(), tokenizer)
     labelled, _ = training_queries(opened, settings, corpus.rows, problems)
     if problems.counts:
         notice(problems.summary())
