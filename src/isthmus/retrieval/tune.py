@@ -19,7 +19,7 @@ from isthmus.evaluation import Cell, Table
 from isthmus.evaluation.measures import parse_measure
 from isthmus.evaluation.tables import Shown, format_score
 from isthmus.indexes.index import Index
-from isthmus.indexes.manifest import Fusion, index_folder, read_manifest, sizes_of
+from isthmus.indexes.manifest import index_folder, read_manifest, sizes_of
 from isthmus.indexes.writer import IndexWriter
 from isthmus.progress import notice
 from isthmus.records import Judgements, Query
@@ -105,11 +105,12 @@ def tune(
     source = open_collection(collection, problems)
     judgements = Judged.of(source, usual_split(source, split, collection)).judgements
     asked = [query for query in source.queries() if judgements.get(query.id)]
-    alike = Fusion(
-        fusion=settings.fusion,
-        candidates=settings.candidates,
-        weights=_weighted(folder),
-    )
+    changes = {
+        "fusion": settings.fusion,
+        "candidates": settings.candidates,
+        "weights": _weighted(folder),
+    }
+    alike = read_manifest(folder).fusion.model_copy(update=changes)
     searcher = open_searcher(folder, fusion=dict(alike))
     _check_known(asked, judgements, searcher.index, collection)
     readable = [query for query in asked if searcher.has_tokens(query.text)]
