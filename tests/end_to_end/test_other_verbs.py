@@ -76,7 +76,8 @@ def test_quickstart_compares_what_each_step_brings(
     ended = commands.succeed("quickstart", "--output", output, *settings)
     found = json.loads((output / "adapted" / "report.json").read_text(encoding="utf-8"))
     steps = ["original", "adapted", "labelled"]
-    assert found["report"]["systems"] == ["BM25", *steps, *(f"{step} + BM25" for step in steps)]
+    fused = [f"{step} + BM25{more}" for more in ("", " + tokens") for step in steps]
+    assert found["report"]["systems"] == ["BM25", *steps, *fused]
     assert "next: isthmus " in ended.stdout
     assert "email" in commands.succeed("search", output / "adapted" / "index", "a header").stdout
 
@@ -89,9 +90,10 @@ def test_explain_and_inspect_after_a_search(
     commands.succeed("index", collection, "-m", "bm25", "-m", model, "-o", both)
     (best, *_) = json.loads(commands.succeed("search", both, asked, "--json").stdout)["hits"]
     why = json.loads(commands.succeed("explain", both, asked, best["id"], "--json").stdout)
-    words, vectors = why["fusion"]["parts"]
+    parts = why["fusion"]["parts"]
     assert why["rank"] == 1
-    assert words["contribution"] + vectors["contribution"] == pytest.approx(best["score"])
+    assert sum(one["contribution"] for one in parts) == pytest.approx(best["score"])
+    words, _, _ = parts
     terms = words["explanation"]["terms"]
     assert sum(one["contribution"] for one in terms) == pytest.approx(
         words["explanation"]["score"], rel=1e-5
