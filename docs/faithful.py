@@ -67,7 +67,7 @@ def value_of(values: Mapping[str, Any], path: str) -> Any:
 
 
 def written(page: str) -> str:
-    """The page with its tables made anew."""
+    """The page with its tables written again."""
     return BLOCK.sub(lambda found: f"{found[1]}{table(recipes()[found[2]])}{found[3]}", page)
 
 

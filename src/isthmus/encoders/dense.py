@@ -199,7 +199,7 @@ class DenseEncoder(Encoder):
             return self.backbone.head(states.to(words.dtype)).float()
 
     def with_tokens(self) -> Self:
-        """The same encoder, which gives the vectors of tokens too."""
+        """A copy of this encoder that gives the vectors of tokens too."""
         both = copy(self)
         both.gives_tokens = True
         return both

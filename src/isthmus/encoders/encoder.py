@@ -183,7 +183,7 @@ class Int8(Protocol):
         """The float32 vectors of some texts."""
 
     def represent_both(self, rows: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
-        """The same vectors, and the last states of every place of the texts, padded."""
+        """The float32 vectors of some texts, and their last states at every place, padded."""
 
     def difference(self, rows: Sequence[Tokens]) -> str:
         """What the integers change for some documents, as a sentence with numbers."""

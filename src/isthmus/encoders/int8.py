@@ -59,7 +59,7 @@ class Int8Model:
         return torch.from_numpy(np.concatenate([one[0] for one in self._run_all(rows)]))
 
     def represent_both(self, rows: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
-        """The same vectors, and the last states of every place of the texts, padded."""
+        """The float32 vectors of some texts, and their last states at every place, padded."""
         found = self._run_all(rows)
         states = pad_sequence([torch.from_numpy(one[1][0]) for one in found], batch_first=True)
         return torch.from_numpy(np.concatenate([one[0] for one in found])), states

@@ -48,7 +48,7 @@ def layout_of(folder: str) -> Layout | None:
         raise InputError(
             f"{pickles[0]} is a checkpoint of ColBERT's first version: a pickle, whose code is "
             "never run",
-            "let colbert-ai write it anew, as a folder: ColBERT(FILE, config).save(FOLDER)",
+            "let colbert-ai write it again, as a folder: ColBERT(FILE, config).save(FOLDER)",
         )
     return None
 

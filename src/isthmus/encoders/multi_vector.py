@@ -200,7 +200,7 @@ class MultiVectorEncoder(Encoder):
             yield block, with_different_pieces(vectors)
 
     def _compute(self, rows: Sequence[Tokens], queries: bool) -> Tensor:
-        """Of every place its token, -1 where that has no vector, and the vector, as one tensor."""
+        """One tensor: of each place its token, or -1 where that has no vector, then the vector."""
         if not rows:
             return torch.empty(0, 0, 1 + self.dimension)
         device = self.backbone.word_embeddings.device

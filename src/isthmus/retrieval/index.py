@@ -580,10 +580,8 @@ def _say_of_first(
                 from isthmus.indexes.tokens.codes import bytes_of
 
                 size = bytes_of(field, of_type(field, vectors[name])) / len(read)
-                notice(
-                    f"{name}: about {_readable(size)} for each of the passages, whose vector takes "
-                    f"{_readable(4 * field.dimension)}; --set tokens=false stores none"
-                )
+                without = "; --set tokens=false stores none" if field.weights == "rarity" else ""
+                notice(f"{name}: about {_readable(size)} for each passage{without}")
 
 
 def _add_fields(

@@ -19,7 +19,7 @@ from isthmus.records import Document, Query
 
 @collection_format("msmarco")
 class Msmarco(Collection):
-    """MS MARCO: collection.tsv, with queries.SPLIT.tsv and qrels.SPLIT.tsv beside it.
+    """MS MARCO: collection.tsv, with queries.SPLIT.tsv and qrels.SPLIT.tsv next to it.
 
     The passages (id, text) or documents (id, address, title, text) of one tsv file.
 
