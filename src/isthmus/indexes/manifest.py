@@ -316,9 +316,7 @@ class Fusion(Settings):
     weights: dict[str, float] = Field(
         {}, description="of fields, by name; 1 for one that is not named"
     )
-    compared: int = Field(
-        30, ge=1, description="the first documents of other fields, which tokens score too"
-    )
+    compared: int = Field(30, ge=1, description="documents per query that token vectors score")
 
 
 class Manifest(Settings):

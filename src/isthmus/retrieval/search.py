@@ -45,7 +45,7 @@ class RetrieverSettings(Settings):
         None, ge=1, description="documents per query and field that are fused; null: 1000"
     )
     compared: int | None = Field(
-        None, ge=1, description="the first of them, which token vectors are compared with; null: 30"
+        None, ge=1, description="documents per query that token vectors score; null: 30"
     )
     weights: dict[str, float] | None = Field(
         None, description="weights of fields, by name; null: as the index was tuned"
